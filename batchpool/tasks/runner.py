@@ -241,7 +241,7 @@ class Runner:
             try:
                 found = read_task(task)
             except Exception as exc:  # of a damaged store; it must not keep the others from ending
-                await self._unreadable(task, exc)
+                await self._ends.failed(task, _unreadable(exc), InternalError.code)
                 continue
             gone = [choice.name for choice in found.request.outputs if choice.name not in known]
             if gone:
@@ -253,10 +253,6 @@ class Runner:
             ids = [task.task.id for task in call]
             rows = sum(task.rows.n for task in call)
             self._track(self._run_call(name, call), model, rows, ids)
-
-    async def _unreadable(self, task: ClaimedTask, exc: Exception) -> None:
-        text = f"what is kept of this task cannot be read: {exc!r:.200}"
-        await self._ends.failed(task, InternalError(text), InternalError.code)
 
     async def _learn(self, name: str, model: _Model) -> None:
         """Know the model's tensors and limits as they are now."""
@@ -332,3 +328,7 @@ class Runner:
             self._models[task.model].paused_ms = due_ms
         if due_ms:
             self.submitted(task.model, due_ms)
+
+
+def _unreadable(exc: Exception) -> InternalError:
+    return InternalError(f"what is kept of this task cannot be read: {exc!r:.200}")

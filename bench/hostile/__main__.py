@@ -51,6 +51,8 @@ from bench.support.serving import Served, serving
 
 SENDERS = (("http", 0.5), ("async", 0.25), ("sync", 0.25))
 FOR_OTHER_USERS = ("never_attaches", "takes_every_place", "asks_without_end", "comes_and_goes")
+# Of a front end pyarrow, of the task process its lane.
+BRINGS_WHAT_STAYS = ("announces_columns", "submits_and_takes_back", "makes_batches_of_noise")
 SETTLE_S = 20.0
 SLOWER_MOST = 2.0
 MEMORY_MOST = 1.1
@@ -103,6 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _send(served, 5, args.rate)  # so that everything is there that stays
             for _ in range(8):  # of each front end: on a GPU machine it loads NVML for the first
                 urllib.request.urlopen(f"http://127.0.0.1:{served.port}/metrics").read()
+            for name in BRINGS_WHAT_STAYS:
+                STORE_KINDS[name](str(served.port), MODEL)
             before = Standing.of(served)
             quiet = _send(served, args.quiet_seconds, args.rate)
             with hostile(served, names, args.uid) as accounts:

@@ -10,7 +10,8 @@ import json
 import os
 import struct
 import time
-from http.client import HTTPConnection
+import zlib
+from base64 import b85decode
 
 from bench.hostile.http_connection import (
     all_until_closed,
@@ -21,7 +22,6 @@ from bench.hostile.http_connection import (
     infer_body,
     infer_path,
     message,
-    source,
 )
 from bench.hostile.kind import Kind, NotStopped, until_s
 
@@ -38,19 +38,36 @@ _LINES = (
     b' "input": "x"}}',
 )
 
+# Streams of Arrow, deflated, with a column x of a billion lists of no element, and of as many
+# nulls: this process may have no right to read pyarrow any more.
+_COLUMNS_WITHOUT_BYTES = (
+    (
+        "c-oCnF%H5o47{poh^h=3BE-PZk!SQX9V)@bz>|0m0|UP?7uS_SB?Kqc=S$DA9TAZSfP{h`5gr`^Goo?SpbCu6B9D#l"
+        "tfh*X`JwukjBos&<^IK&if^cVC(GySbb;nhbwXw@kDYc;He1scK3WYvYQ6gX;?u~M@*-#RM(k~~sJEhZI&;8^o;vE5"
+        "W%qNn$BGW$5jKoJwT`msV;J!pqv+cLZ>|;~ss"
+    ),
+    (
+        "c-nPPyA47y5OW|rqNgiTM2O-Q3_`&&6clt6jKWBaz&3|-7=a$bQqJe(zHxWI0jTI0VHmJNp+}@l4XQ$$WqB=rFqg_2"
+        "{q5J=PJHFLGp3?3cfdNTRrN}#^Q1h8PnYBQ<>%0@`I=%38%=0Y4a*$83*H#1EvD@|?6q6M2Mhd1nZ>2wki(3__xKCo"
+        "39FzQO8"
+    ),
+)
+
 
 def _answer(
     port: str, method: str, path: str, body: bytes = b"", **fields: str
 ) -> tuple[int, bytes]:
-    """The status and the body of one response."""
-    link = HTTPConnection("127.0.0.1", int(port), timeout=60, source_address=(source(), 0))
-    try:
-        names = {name.replace("_", "-"): text for name, text in fields.items()}
-        link.request(method, path, body, names)
-        response = link.getresponse()
-        return response.status, response.read()
-    finally:
-        link.close()
+    """The status and the body of one response; 0 where none came whole."""
+    with connected(port) as sock:
+        sock.settimeout(60)
+        sock.sendall(message(path, body, method, Connection="close", **fields))
+        head, _, found = all_until_closed(sock).partition(b"\r\n\r\n")
+    statuses = answers_in(head)
+    return statuses[0] if statuses else 0, found
+
+
+def _inflated(text: str) -> bytes:
+    return zlib.decompress(b85decode(text))
 
 
 def submits_and_takes_back(port: str, model: str) -> None:
@@ -149,7 +166,8 @@ def makes_batches_of_noise(port: str, model: str) -> None:
 
 def announces_columns(port: str, model: str) -> None:
     """Small bodies of Arrow: elements without bytes, heads without number, buffers of all heads."""
-    for body in (_heads(20_000, b""), _heads(2000, bytes(16 * 8000)), *_columns_without_bytes()):
+    columns = map(_inflated, _COLUMNS_WITHOUT_BYTES)
+    for body in (_heads(20_000, b""), _heads(2000, bytes(16 * 8000)), *columns):
         with connected(port) as sock:
             sock.settimeout(60)
             fields = {"Content_Type": _ARROW, "Connection": "close"}
@@ -172,27 +190,6 @@ def _heads(count: int, vector: bytes) -> bytes:
         struct.pack_into("<i", head, 52, 48)
         stream += struct.pack("<II", 0xFFFFFFFF, len(head)) + head
     return bytes(stream) + struct.pack("<III", 0xFFFFFFFF, 0, len(vector) // 16) + vector
-
-
-def _columns_without_bytes() -> list[bytes]:
-    """Streams with a column x of a billion lists of no element, or of as many nulls."""
-    try:
-        import pyarrow as pa
-        import pyarrow.ipc
-    except ImportError:
-        return []
-    n, bodies = 2**30, []
-    empty = pa.Array.from_buffers(
-        pa.list_(pa.float32(), 0), n, [None], children=[pa.array([], "f4")]
-    )
-    for child in (empty, pa.nulls(n)):
-        column = pa.ListArray.from_arrays(pa.array([0, n], pa.int32()), child)
-        batch = pa.record_batch([column], names=["x"])
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        bodies.append(sink.getvalue().to_pybytes())
-    return bodies
 
 
 STORE_KINDS: dict[str, Kind] = {

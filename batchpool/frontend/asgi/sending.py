@@ -21,8 +21,8 @@ def headers_of(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
 
 
 def checked(response: HttpResponse | None) -> HttpResponse | None:
-    """The same response. Raises Overloaded for a long one that the caller of the running task may
-    not take just now."""
+    """A response, which is returned. Raises Overloaded for a long one that the caller of the
+    running task may not take just now."""
     context = current()
     writer = None if context is None else context.writer
     if response is not None and len(response.body) > LONG_BODY_BYTES and writer is not None:

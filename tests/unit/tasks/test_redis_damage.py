@@ -30,7 +30,7 @@ def server(shared_server: RedisServer) -> RedisServer:
 
 
 def everything(store: RedisStore) -> list[object]:
-    """What callers and operators ask for, of all tasks: it can be sent to whoever asks."""
+    """The answers to callers and operators about all tasks, which can be sent: their numbers."""
     ids = [new(number).id for number in range(6)]
     kept = [found.form for found in store.look(ids, NOW) if found]
     results = [found.form for found in store.collect(ids, NOW) if found]

@@ -239,10 +239,11 @@ async def test_a_long_result_that_its_caller_may_not_take_now_is_kept(
         kept = await caller.answer()
         assert (kept.status, kept.headers["location"]) == (202, f"/v2/tasks/{TASK}")
         unread.release()
-        assert not any(isinstance(message, MarkRead) for message in process.asked)
         await caller.send(ask)
         assert len((await caller.answer()).body) == size
         await until(lambda: isinstance(process.asked[-1], MarkRead), "it is told")
+        marked = [message.ids for message in process.asked if isinstance(message, MarkRead)]
+        assert marked == [(TASK,)], "once, of three times that it was asked for"
 
 
 def test_a_question_is_one_of_few_spellings() -> None:

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import Any
 
+import numpy as np
 import pytest
 
+import batchpool as bp
 from batchpool.core.errors import Overloaded
 from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
 from tests.unit.frontend.frontend_double import Site, calling, edge, request, serving
 from tests.unit.frontend.http.test_waits import deaf_socket
 from tests.unit.frontend.loops import on_loop, until
-from tests.unit.frontend.models import Wide
 
 MIB = 1 << 20
 RAW = {"Inference-Header-Content-Length": "0"}
-INFER = "/v2/models/wide/infer"
+INFER = "/v2/models/large/infer"
+
+
+class Large(bp.Model):
+    """An answer of 6 MiB to eight bytes."""
+
+    framework = "numpy"
+    inputs = [bp.Tensor("n", "int64", ())]
+    outputs = [bp.Tensor("y", "uint8", (6 << 20,))]
+
+    def infer(self, batch: bp.Batch) -> Mapping[str, Any]:
+        return {"y": np.zeros((len(batch["n"]), 6 << 20), np.uint8)}
 
 
 def test_one_caller_leaves_something_to_the_others() -> None:
@@ -63,10 +77,10 @@ async def unread(site: Site, deaf: socket.socket, sent: bytes) -> bytes:
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "asgi"])
 @on_loop
 async def test_a_caller_that_reads_nothing_is_refused_before_others_are(fast: bool) -> None:
-    sent = request(INFER, bytes(6 * MIB), headers=RAW)
+    sent = request(INFER, bytes(8), headers=RAW)
     server = {"max_body_mib": 6, "max_bodies_mib": 64}
     async with (
-        edge(Wide, slots=9, server=server) as it,
+        edge(Large, slots=4, server=server) as it,
         serving(it, fast=fast) as site,
         calling(site, local_addr=("127.0.0.2", 0)) as other,
     ):

@@ -8,7 +8,7 @@ al., Orca, 2022).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from batchpool.core.errors import ConfigError
@@ -18,6 +18,7 @@ from batchpool.core.tensors.text import Text
 from batchpool.model import Model
 
 MAX_TOKENS = "max_tokens"  # the parameter that every generator has
+LEAST_PROMPT = 1  # elements of a prompt, where its declaration does not say
 FINISH_REASON = "finish_reason"  # the output beside the tokens: b"stop" or b"length"
 
 
@@ -26,10 +27,10 @@ class JoiningSequence:
     """A sequence that joins those that run.
 
     number: its place among them, 0 to `Generator.sequences` - 1, until it leaves.  prompt: an
-    array [prompt size, ...].  tokens: [n, *token shape], those that were made already, where a
-    worker goes on with a sequence of another one; the next token follows them.  max_tokens: the
-    most that it gets, `tokens` among them, 1 or more beyond these.  parameters: by name, one value
-    each.
+    array [prompt size, ...], of at least one element unless the declaration allows none.  tokens:
+    [n, *token shape], those that were made already, where a worker goes on with a sequence of
+    another one; the next token follows them.  max_tokens: the most that it gets, `tokens` among
+    them, 1 or more beyond these.  parameters: by name, one value each.
     """
 
     number: int
@@ -66,7 +67,8 @@ class Generator(Model):
     stands in the class body, or `__init__` sets it.
 
     prompt      the one input: a `bp.Tensor` whose first dimension is a `bp.Dim`, with its most
-                elements
+                elements. An empty prompt is refused, unless the dimension says min=0; min=4 refuses
+                prompts of fewer than four
     token       what a step makes for a sequence: a `bp.Tensor` of a fixed shape, as () for one
                 number or (8,) for eight codes of a sound
     max_tokens  the most tokens of a sequence. A request says how many it wants by the parameter
@@ -117,7 +119,8 @@ class Generator(Model):
         may join again, as other sequences, at once.
 
         After an exception of `join` there may be some among them that it had not taken up yet. An
-        exception of this method ends the worker, since what it still holds is unknown.
+        exception of this method ends the worker, since what it still holds is unknown; if it
+        follows one of `join` or `step`, callers are told of that first one.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define leave")
 
@@ -144,8 +147,9 @@ class Generator(Model):
 
     def warm_up_prompt(self) -> Any:
         """The prompt of the sequence that warms the generator up, [n, ...]. Default: the pad value
-        of `prompt` in eight places, or its most if that is less."""
-        shape = (min(8, self.prompt.max_shape[0]), *self.prompt.max_shape[1:])
+        of `prompt` in eight places, or its most or least if these are less or more."""
+        least, most = self.prompt.min_shape[0], self.prompt.max_shape[0]
+        shape = (max(least, min(8, most)), *self.prompt.max_shape[1:])
         import numpy as np  # a class body of the user's may need no numpy
 
         return np.full(shape, self.prompt.stored_pad, self.prompt.np_dtype)
@@ -198,7 +202,16 @@ def generator_tensors(
     if not any(parameter.name == MAX_TOKENS for parameter in parameters):
         parameters = (*parameters, Tensor(MAX_TOKENS, "int64", default=most))
     tokens = Tensor(token.name, token.dtype, (Dim(most), *token.shape), pad=token.pad)
-    return (prompt,), (tokens, Tensor(FINISH_REASON, "bytes", max_bytes=8)), parameters
+    return (_declared(prompt),), (tokens, Tensor(FINISH_REASON, "bytes", max_bytes=8)), parameters
+
+
+def _declared(prompt: Tensor) -> Tensor:
+    """The prompt with its least size: one element, unless its declaration says another number."""
+    first, *others = prompt.shape
+    assert isinstance(first, Dim), "checked before"
+    if first.min is not None:
+        return prompt
+    return replace(prompt, shape=(replace(first, min=LEAST_PROMPT), *others))
 
 
 def _check_text(name: str, text: object, prompt: Tensor, token: Tensor) -> None:

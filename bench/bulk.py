@@ -8,13 +8,16 @@ rows by the time from the first row to the last one committed, as the command te
 with its start and its join. Memory is the resident one of the command after a tenth of the chunks
 and after all. Where other programs have the cores, rates say little: CPU seconds are those of the
 pool and of the caller together, without the start of the command, which a run of no rows tells. At
-last a run that is killed three times (SIGKILL) must give the same file as one that is not.
+last a run that is killed three times (SIGKILL) must give the same file as one that is not; and of
+texts of which one in 10,000 is too long, null, or refused by the model, those and no others must be
+in the file of bad rows.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -37,6 +40,7 @@ _KILLS = (0.2, 0.45, 0.7)
 _POLL_S = 0.02
 _PACE_S = 0.008
 _PACED_ROWS = 200_000
+_BAD_OF = 10_000
 _DIGITS = {"share": 3, "cpu share": 3, "cpu": 2, "client cpu": 2}
 
 
@@ -60,7 +64,7 @@ class Paced(Rows):
 
 
 class Texts(bp.Model):
-    """The length of a text, and 64 floats of it."""
+    """The length of a text, and 64 floats of it; an empty one is refused."""
 
     framework = "numpy"
     inputs = (bp.Tensor("text", "bytes", (), max_bytes=1024),)
@@ -68,6 +72,8 @@ class Texts(bp.Model):
 
     def infer(self, batch: bp.Batch) -> Mapping[str, Any]:
         length = np.array([len(text) for text in batch["text"]], np.int64)
+        for at in np.flatnonzero(length == 0):
+            batch.fail(int(at), bp.InvalidInput("an empty text"))
         return {"length": length, "vector": np.repeat(length[:, None], 64, 1).astype(np.float32)}
 
 
@@ -184,6 +190,30 @@ def killed(pool: Served, job: Job) -> bool:
     return done.returncode == 0 and hashlib.sha256(out.read_bytes()).hexdigest() == whole
 
 
+def with_bad_rows(pool: Served, folder: Path, rows: int) -> dict[str, int]:
+    """A run of texts of which one in 10,000 is bad; SystemExit where another row is touched."""
+    import pyarrow.parquet
+
+    pa = arrow()
+    bad = range(_BAD_OF // 2, rows, _BAD_OF)
+    texts: list[str | None] = [f"text {row}" for row in range(rows)]
+    for at, row in enumerate(bad):
+        texts[row] = ("x" * 2000, None, "")[at % 3]
+    source, out = folder / "bad.parquet", folder / "bad.out.parquet"
+    pyarrow.parquet.write_table(pa.table({"id": range(rows), "text": texts}), source)
+    command = [*Job("texts", source, out.name, {"text": texts}).command(pool, out), "--keep", "id"]
+    status = subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode
+    lines = (folder / f"{out.name}.errors.jsonl").read_text().splitlines()
+    told = [json.loads(line)["row"] for line in lines]
+    table = pyarrow.parquet.read_table(out)
+    lengths = dict(zip(table["id"].to_pylist(), table["length"].to_pylist(), strict=True))
+    right = {row: len(text) for row, text in enumerate(texts) if text and row not in bad}
+    found = {"rows": rows, "bad": len(bad), "in the side file": len(told)}
+    if (status, told) != (3, list(bad)) or lengths != right:
+        raise SystemExit(f"status {status}, bad rows {told}: {found}")
+    return found
+
+
 def _share_done(parts: Path, rows: int) -> float:
     try:
         text = (parts / "manifest.json").read_text()
@@ -230,6 +260,7 @@ def main() -> None:
                         found[f"{job.model}: {name}"].append(value)
             for job in todo:
                 rows[f"{job.model}: equal after three kills"] = killed(pool, job)
+            rows["texts: one bad row in 10,000"] = with_bad_rows(pool, Path(folder), args.texts)
     words = {
         "client": "rows/s of Client.infer",
         "run": "rows/s of batchpool run",

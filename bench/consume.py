@@ -42,7 +42,7 @@ from bench.support.serving import Served, cpu_seconds, free_port, serving
 _REFUSED_OF = 1000
 _JOIN_AT, _KILL_AT = 0.2, 0.4
 _ROW_S = 0.00025
-_ASSIGNED = re.compile(r"\[(\d+)\] INFO partitions")
+ASSIGNED = re.compile(r"\[(\d+)\] INFO partitions")
 _POLL_S = 0.4
 _MARK = b"mark"  # the key of a record that says how far a partition is
 
@@ -188,31 +188,41 @@ async def gathered(sent: Sequence[Any]) -> list[Any]:
 
 
 def consumer(
-    topics: Topics, address: str, pool: Served, log: Path, model: str
+    topics: Topics,
+    address: str,
+    pool: Served,
+    log: Path,
+    model: str,
+    *,
+    process_group: int | None = None,
 ) -> subprocess.Popen[bytes]:
-    """One `batchpool consume`."""
+    """One `batchpool consume`. process_group: that of others; None for this process's."""
     words = [
         f"kafka://{address}/{topics.source}", "--model", model, "--to", f"kafka:///{topics.done}",
         "--group", topics.group, "--socket", pool.socket,
     ]  # fmt: skip
     with open(log, "ab") as stream:
         return subprocess.Popen(
-            [sys.executable, "-m", "batchpool", "consume", *words], stderr=stream
+            [sys.executable, "-m", "batchpool", "consume", *words],
+            stderr=stream,
+            process_group=process_group,
         )
 
 
 def ended_well(process: subprocess.Popen[bytes], log: Path) -> None:
     process.send_signal(signal.SIGTERM)
     if process.wait(90) != 0:
-        raise SystemExit(f"a consumer ended with {process.returncode}\n{log.read_text()[-3000:]}")
+        raise SystemExit(f"a process ended with {process.returncode}\n{log.read_text()[-3000:]}")
 
 
-async def alone(topics: Topics, address: str, pool: Served, log: Path) -> dict[str, float]:
+async def alone(
+    topics: Topics, address: str, pool: Served, log: Path, model: str
+) -> dict[str, float]:
     """One consumer: records a second from the first result seen to the last, CPU a record."""
     await topics.fill()
     async with AsyncExitStack() as stack:
         await topics.open(stack)
-        process = consumer(topics, address, pool, log, "twice")
+        process = consumer(topics, address, pool, log, model)
         pids = list(pool.pids().values())
         begun: tuple[float, int, float, float] | None = None
         while True:
@@ -255,7 +265,7 @@ async def of_a_group(topics: Topics, address: str, pool: Served, log: Path) -> d
         while True:
             committed, done = await topics.look()
             share = done / topics.records
-            found = len(_ASSIGNED.findall(log.read_text()))
+            found = len(ASSIGNED.findall(log.read_text()))
             if found > assigned:
                 assigned = found
                 moves.append(round(share, 2))
@@ -298,7 +308,7 @@ def main() -> None:
             for number in range(args.rounds):
                 topics = Topics(address, f"alone{number}", args.partitions, args.records)
                 log = folder / f"{number}.log"
-                rounds.append(asyncio.run(alone(topics, address, pool, log)))
+                rounds.append(asyncio.run(alone(topics, address, pool, log, "twice")))
             for name in rounds[0] if rounds else ():
                 rows[f"one consumer, {name}"] = spread([found[name] for found in rounds], 1)
             topics = Topics(address, "group", args.partitions, args.records)

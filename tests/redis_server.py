@@ -38,7 +38,7 @@ def server_program(name: str = "redis-server") -> str:
 
 def _packed(words: Sequence[str]) -> bytes:
     """A command as it is sent."""
-    texts = [word.encode() for word in words]
+    texts = [word.encode(errors="surrogateescape") for word in words]
     return b"*%d\r\n" % len(texts) + b"".join(b"$%d\r\n%s\r\n" % (len(t), t) for t in texts)
 
 

@@ -9,7 +9,9 @@ A RecordBatch in the head has buffers, each an (offset, length) in the body; if 
 compression, each begins with its int64 length when written out, -1 for one that is as it is.
 
 Arrow 0.17 named the compression in the metadata of a message of version V4 instead, which pyarrow
-reads to this day: such messages are refused.
+reads to this day: such messages are refused. So are deltas of dictionaries, each of which makes a
+copy of all before it. A table is looked for within its own head, so that no bytes are read for two
+messages.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ _FILE_MAGIC = b"ARROW1"
 _RECORD_BATCH, _DICTIONARY_BATCH = 3, 2
 _BUFFER = struct.Struct("<qq")
 _MOST_BUFFERS = 1 << 16
+_MOST_MESSAGES = 1 << 14
 _V5 = 4
 
 
@@ -45,8 +48,14 @@ def expanded_bytes(stream: memoryview) -> int:
 
 def _messages(stream: memoryview) -> Iterator[tuple[int, int]]:
     """Where the head and the body of each message begin."""
-    at = 0
+    at = count = 0
     while at + 4 <= len(stream):
+        count += 1
+        if count > _MOST_MESSAGES:
+            raise InvalidRequest(
+                f"the body has more than {_MOST_MESSAGES} messages of Arrow; send more rows in each"
+                " record batch"
+            )
         (size,) = struct.unpack_from("<I", stream, at)
         at += 4
         if size == _CONTINUES:
@@ -58,7 +67,7 @@ def _messages(stream: memoryview) -> Iterator[tuple[int, int]]:
         if body > len(stream):
             raise IndexError
         yield at, body
-        message = _Table(stream, at + _u32(stream, at))
+        message = _message(stream[at:body])
         length = message.number("<q", 3)
         if length < 0:
             raise IndexError
@@ -66,10 +75,14 @@ def _messages(stream: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _of_message(stream: memoryview, head: int, body: int) -> int:
-    message = _Table(stream, head + _u32(stream, head))
+    message = _message(stream[head:body])
     kind = message.number("<B", 1)
     table = message.table(2)
     if kind == _DICTIONARY_BATCH and table is not None:
+        if table.number("<B", 2):
+            raise InvalidRequest(
+                "the body has a delta of a dictionary; write the stream without deltas"
+            )
         table = table.table(1)
     elif kind != _RECORD_BATCH:
         return 0
@@ -83,18 +96,23 @@ def _of_message(stream: memoryview, head: int, body: int) -> int:
     buffers = table.reference(2)
     if buffers is None:
         return 0
-    count = _u32(stream, buffers)
+    head_bytes = stream[head:body]
+    count = _u32(head_bytes, buffers)
     if count > _MOST_BUFFERS:
         raise InvalidRequest(
             f"a record batch has {count} buffers; at most {_MOST_BUFFERS} are taken"
         )
     total = 0
     for i in range(count):
-        offset, length = _BUFFER.unpack_from(stream, buffers + 4 + _BUFFER.size * i)
+        offset, length = _BUFFER.unpack_from(head_bytes, buffers + 4 + _BUFFER.size * i)
         if length >= 8 and offset >= 0:
             (size,) = struct.unpack_from("<q", stream, body + offset)
             total += max(size, 0)
     return total
+
+
+def _message(head: memoryview) -> _Table:
+    return _Table(head, _u32(head, 0))
 
 
 def _u32(stream: memoryview, at: int) -> int:

@@ -36,13 +36,19 @@ from batchpool.batcher.sequence_dispatch import SequenceDispatch
 from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.batcher.worker_table import WorkerTable
 from batchpool.core.errors import Status
-from batchpool.core.layout.states import DispatchReason, SlotState
+from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.decide import NEVER_NS, Limits, decide
 from batchpool.core.scheduler.estimators import ServiceTime
-from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn, every
+from batchpool.core.scheduler.queue import (
+    FEW,
+    I64,
+    QUEUE_COLUMNS,
+    QueueColumn,
+    all_equal,
+    every,
+)
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 
-_RUNNING = int(SlotState.RUNNING)
 _NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
 
 
@@ -178,6 +184,8 @@ class Batcher:
         """Complete, admit, decide and dispatch; return the time of the next step at the latest."""
         self.completion.now_ns = self.sequence_ends.now_ns = now_ns
         for worker in self.workers.by_number.values():
+            if worker.is_quiet():
+                continue
             done = worker.finished()
             if done and self.models[worker.model].generates:
                 self.sequence_ends.finish(worker, done)
@@ -256,21 +264,30 @@ class Batcher:
             wake_at_ns = model.suspects.next_deadline_ns()
         if not len(model.queue):
             return wake_at_ns
+        beside = model.background.is_beside(model.queue, now_ns)
+        facts = [model.queue.changes, self.lanes.version, int(beside)]
+        for worker in workers:
+            facts += worker.number, worker.token, worker.in_flight
+        if until_ns := model.keeps_waiting(facts, now_ns):
+            return min(wake_at_ns, until_ns)
         model.queue.age(now_ns)
         timed = len(workers) > 1 or model.limits.target_ns > 0
         views = [
             worker.view(
                 self._runnable(worker), worker.free_at_ns(now_ns), worker.overdue_since_ns(now_ns)
             )
-            if timed
+            if timed and worker.batches
             else worker.view(self._runnable(worker), 0)
             for worker in workers
         ]
         limits = model.limits
         if model.following is not None and (limits.max_wait_ns or limits.target_ns):
             limits = limits.before(self._later_ns(model.following))
-        beside = model.background.is_beside(model.queue, now_ns)
         decision = decide(now_ns, model.queue.view(), views, limits, model.traffic, beside=beside)
+        # With a target it depends on more; so it does where lanes are being mapped.
+        lasts = limits is model.limits and not limits.target_ns and decision.is_wait()
+        if lasts and all(view.lanes is None for view in views):
+            model.keep_waiting(facts, decision.wake_at_ns)
         groups, late, refused = take(model.queue, decision)
         for dispatch, rows in zip(decision.dispatch, groups, strict=True):
             worker = self.workers.by_number[dispatch.worker]
@@ -334,23 +351,29 @@ class Batcher:
         takeover can tell from these how far the dispatch went.
         """
         # Neighbouring slots side by side: an extent is one copy.
-        if rows.shape[1] > 1 and not _in_order_of_slots(rows):
-            rows = rows.take(np.lexsort((rows[QueueColumn.SLOT], rows[QueueColumn.LANE])), axis=1)
-        parts = list(self.lanes.by_lane(rows))
+        if rows.shape[1] > 1:
+            rows = _in_order_of_slots(rows)
+        parts = self.lanes.by_lane(rows)
         cancels = sum([lane.cancels_heard for lane, _ in parts])
         batch = worker.prepare(rows, reason, now_ns, self._next_number(), cancels)
+        batch.parts = parts
         for lane, part in parts:
-            lane.lane.state[part[QueueColumn.SLOT]] = _RUNNING
-            lane.running += part.shape[1]
+            lane.start_running(part[QueueColumn.SLOT])
         worker.publish(batch)
         batch.queued_ns = model.metrics.dispatch(rows[model.waits_since], reason, now_ns)
         return batch
 
 
-def _in_order_of_slots(rows: I64) -> bool:
-    """True if the rows are of one lane and their slots rise, as those of one call mostly do."""
-    lanes, slots = rows[QueueColumn.LANE].tobytes(), rows[QueueColumn.SLOT]
-    return lanes[8:] == lanes[:-8] and every(slots[1:] > slots[:-1])
+def _in_order_of_slots(rows: I64) -> I64:
+    """The rows by lane, then slot. Those of one call, in one lane, mostly have that order."""
+    lanes, slots = rows[QueueColumn.LANE], rows[QueueColumn.SLOT]
+    if rows.shape[1] > FEW:
+        if all_equal(lanes) and every(slots[1:] > slots[:-1]):
+            return rows
+        return rows.take(np.lexsort((slots, lanes)), axis=1)
+    places = list(zip(lanes.tolist(), slots.tolist(), strict=True))
+    order = sorted(range(len(places)), key=places.__getitem__)
+    return rows if order == list(range(len(places))) else rows.take(order, axis=1)
 
 
 def _take_rows(model: ModelQueue, lane: AdmittedLane) -> I64:

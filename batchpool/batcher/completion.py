@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from batchpool.batcher.mapped_lanes import MappedLanes
+from batchpool.batcher.mapped_lanes import LaneParts, MappedLanes
 from batchpool.batcher.metrics import END_OF, End, Retry
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
@@ -28,7 +28,8 @@ from batchpool.core.errors import Status
 from batchpool.core.layout.stage_numbers import entry_of
 from batchpool.core.layout.states import BatchOutcome, SlotState
 from batchpool.core.scheduler.batch_sizes import smaller_size
-from batchpool.core.scheduler.queue import I64, QueueColumn, every
+from batchpool.core.scheduler.queue import FEW, I64, QueueColumn
+from batchpool.core.tensors.dtypes import Array
 from batchpool.shm.lane import Origin
 from batchpool.shm.stats.flight_recorder import LOST, FlightRecorder
 
@@ -58,11 +59,14 @@ class Completion:
         outcome = worker.worker_segment.outcome_of[batch.record]
         self._count(worker, model, batch, outcome)
         if outcome == _OK:
+            if batch.parts is None:
+                batch.parts = self._lanes.by_lane(batch.rows)
             if model.following is None:
-                self._complete(batch.rows, ran=True)
+                self._complete(batch.rows, ran=True, parts=batch.parts)
             else:
                 self._advance(worker, batch, model.following)
-                self._stop_running(batch.rows)
+                for lane, part in batch.parts:
+                    self._lanes.stop_running(lane, part.shape[1])
         else:
             if outcome == _NO_MEMORY and self._can_shrink(model, batch):
                 self._retry_smaller(model, batch)
@@ -206,30 +210,32 @@ class Completion:
         The worker has written which ones did into the slots' statuses. These are words that a local
         client may overwrite: it changes the end of its own rows only.
         """
-        model, rows = self._models[worker.model], batch.rows
-        parts = list(self._lanes.by_lane(rows))
+        model, onward, parts = self._models[worker.model], batch.rows, batch.parts
         if not parts:  # after a takeover: the former batcher had done all but the record
             return
-        of_parts = [lane.lane.status[part[QueueColumn.SLOT]] for lane, part in parts]
-        statuses = of_parts[0] if len(parts) == 1 else np.concatenate(of_parts)
-        good = statuses == _STATUS_OK
-        ended = None if every(good) else rows[:, ~good]
-        onward = rows.copy() if ended is None else rows[:, good]
+        ended = statuses = None
+        for lane, part in parts:
+            if not lane.are_good(part[QueueColumn.SLOT]):
+                onward, ended, statuses = _by_status(batch.rows, parts)
+                break
+        going = parts
         if any(lane.closing for lane, _ in parts):
             onward = self._without_closing_lanes(model, onward).copy()
-        for lane, part in self._lanes.by_lane(onward):
+        if onward is not batch.rows:
+            going = self._lanes.by_lane(onward)
+        for lane, part in going:
             lane.enter_stage(part, following.stage)
         if n := onward.shape[1]:
             if n > 1:
-                onward = onward[:, _in_order_of_service(onward)]
+                onward = onward.take(_in_order_of_service(onward), axis=1)
             following.queue.append(onward, self.now_ns)
             if self.now_ns:
                 following.traffic.arrived(n, self.now_ns)
             if worker.cancels_since(batch, [lane.lane for lane, _ in parts]):
                 for lane, _ in parts:
                     lane.recheck_cancels()
-        if ended is not None:
-            for status in statuses[~good].tolist():
+        if ended is not None and statuses is not None:
+            for status in statuses.tolist():
                 model.metrics.end(END_OF.get(status, End.MODEL_ERROR), 1)
             self._complete(ended)
 
@@ -323,16 +329,29 @@ class Completion:
         for lane, part in self._lanes.by_lane(rows):
             self._lanes.stop_running(lane, part.shape[1])
 
-    def _complete(self, rows: I64, *, ran: bool = False) -> None:
-        """Publish the completion of rows to their clients. ran: the rows stop RUNNING with it."""
-        for lane, part in self._lanes.by_lane(rows):
+    def _complete(self, rows: I64, *, ran: bool = False, parts: LaneParts | None = None) -> None:
+        """Publish the completion of rows to their clients. ran: the rows stop RUNNING with it.
+        parts: the rows by lane, where these are known."""
+        for lane, part in self._lanes.by_lane(rows) if parts is None else parts:
             lane.complete(part[QueueColumn.SLOT], part[QueueColumn.SEQUENCE])
             if ran:
                 self._lanes.stop_running(lane, part.shape[1])
 
 
+def _by_status(rows: I64, parts: LaneParts) -> tuple[I64, I64, Array]:
+    """The rows that go on, those that ended in this stage, and the statuses of these."""
+    statuses = np.concatenate([lane.lane.status[part[QueueColumn.SLOT]] for lane, part in parts])
+    good = statuses == _STATUS_OK
+    return rows[:, good], rows[:, ~good], statuses[~good]
+
+
 def _in_order_of_service(rows: I64) -> I64:
     """Positions of rows that were taken from one queue, in the order in which it had them."""
-    keys = (QueueColumn.SUBMIT_NS, QueueColumn.RETURN, QueueColumn.KEY)
-    order: I64 = np.lexsort([rows[column] for column in keys])
-    return order
+    n = rows.shape[1]
+    if n > FEW:
+        keys = (QueueColumn.SUBMIT_NS, QueueColumn.RETURN, QueueColumn.KEY)
+        order: I64 = np.lexsort([rows[column] for column in keys])
+        return order
+    columns = (QueueColumn.KEY, QueueColumn.RETURN, QueueColumn.SUBMIT_NS)
+    places = list(zip(*[rows[column].tolist() for column in columns], strict=True))
+    return np.array(sorted(range(n), key=places.__getitem__), dtype=np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from batchpool.core.scheduler.decide import Decision
+from batchpool.core.scheduler.decision import Decision
 from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, Queue
 
 _NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 
 from batchpool.batcher.reservation import Reservations
 from batchpool.batcher.stage_buckets import StageBuckets
+from batchpool.core.errors import Status
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn, every, largest, least
 from batchpool.core.scheduler.size_buckets import SizeBuckets
@@ -19,8 +21,18 @@ from batchpool.shm.segment import word
 
 # Plain ints: comparing an array with a member of an enum costs four times as much.
 _SUBMITTED, _QUEUED, _DONE = int(SlotState.SUBMITTED), int(SlotState.QUEUED), int(SlotState.DONE)
+_RUNNING, _OK = int(SlotState.RUNNING), int(Status.OK)
 _EARLIER_NS = 1_000_000_000  # so long before it is admitted a row may have been submitted
 _NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
+_FEW: Final = 16  # rows of a lane: up to this plain numbers are cheaper than arrays
+# Where the columns of `AdmittedLane._few` begin.
+_SLOT_AT: Final = QueueColumn.SLOT * _FEW
+_SEQUENCE_AT: Final = QueueColumn.SEQUENCE * _FEW
+_SUBMIT_AT: Final = QueueColumn.SUBMIT_NS * _FEW
+_DEADLINE_AT: Final = QueueColumn.DEADLINE_NS * _FEW
+_PRIORITY_AT: Final = QueueColumn.PRIORITY * _FEW
+_FLOW_AT: Final = QueueColumn.FLOW * _FEW
+_BUCKET_AT: Final = QueueColumn.BUCKET * _FEW
 
 
 def _all_different(slots: Array) -> bool:
@@ -43,7 +55,8 @@ class AdmittedLane:
     found. admitted: rows so far. own_flow: all rows are of one flow, the lane's own; False: each
     row carries its flow, as those of a front end do, whose callers share one lane. mapped_ns: when
     it was mapped, by which the times of rows that a former batcher left are bounded; 0: they are
-    not. reservations: of a generator's lane, the token counts of its rows; else None.
+    not. reservations: of a generator's lane, the token counts of its rows; else None. few: so many
+    rows at most are read and written as plain numbers, more as arrays.
     """
 
     def __init__(
@@ -58,6 +71,7 @@ class AdmittedLane:
         own_flow: bool = True,
         mapped_ns: int = 0,
         report_damage: Callable[[int, str], None] = lambda number, damage: None,
+        few: int = _FEW,
     ) -> None:
         self.number = number
         self.serial = serial
@@ -71,6 +85,7 @@ class AdmittedLane:
         self.admitted = 0
         self._completed = 0
         self._report_damage = report_damage
+        self._few_most = few
         self._mapped_ns = mapped_ns
         self._sq = lane.sq_consumer()
         self._cq = lane.cq_producer()
@@ -79,16 +94,16 @@ class AdmittedLane:
         self._buckets = SizeBuckets(lane.spec)
         first, *later = stages or stages_of(lane.spec)
         self._first, self._later = int(first), [int(stage) for stage in later]
-        self._later_buckets = {stage: StageBuckets(lane.spec, stage) for stage in later}
+        self._later_buckets = {stage: StageBuckets(lane, stage) for stage in later}
         self._large = lane.arena_inputs
         self._cancels = -1  # no count: every cancel word is checked once
         self._cells = lane.memory.cells()
         self._tail_at, self._cancels_at = word(lane.layout, "sq_tail"), word(lane.layout, "cancels")
         self._sq_head = self._cells[word(lane.layout, "sq_head")]
-        self._one: I64 = np.zeros((QUEUE_COLUMNS, 1), dtype=np.int64)
-        self._one[QueueColumn.LANE] = number
-        self._one[QueueColumn.FLOW] = -serial
-        self._one_at = memoryview(self._one.data).cast("B").cast("q")
+        self._few: I64 = np.zeros((QUEUE_COLUMNS, _FEW), dtype=np.int64)
+        self._few[QueueColumn.LANE] = number
+        self._few[QueueColumn.FLOW] = -serial
+        self._few_at = memoryview(self._few.data).cast("B").cast("q")
         self._state = lane.scalars("state")
         self._sequence = lane.scalars("sequence")
         self._submit_ns = lane.scalars("submit_ns")
@@ -96,6 +111,11 @@ class AdmittedLane:
         self._priority = lane.scalars("priority")
         self._flow = lane.scalars("flow")
         self._attempt = lane.scalars("attempt")
+        self._status = lane.scalars("status")
+        if later:
+            self._stage = lane.scalars("stage")
+        self._sizes = lane.scalars("size.in")
+        self._sizes_width: int = lane.layout.columns["size.in"].shape[1]
 
     def set_gate(self, gate: LaneGate) -> None:
         """Store the gate."""
@@ -124,8 +144,8 @@ class AdmittedLane:
         n = len(entries)
         if n == 0:
             return _NO_ROWS
-        if n == 1 and self.reservations is None and self._admit_one(int(entries[0])):
-            rows = self._one
+        if n <= self._few_most and self.reservations is None and self._admit_few(entries.tolist()):
+            rows = self._few[:, :n]
         else:
             slots, sequences = unpack(entries)
             if largest(slots) >= lane.slots:
@@ -156,33 +176,40 @@ class AdmittedLane:
             return _NO_ROWS
         return rows
 
-    def _admit_one(self, entry: int) -> bool:
-        """Admit one row into `_one`: plain numbers cost 10 us less than arrays of one element.
+    def _admit_few(self, entries: list[int]) -> bool:
+        """Admit so few rows into `_few` that plain numbers cost a fraction of arrays.
 
-        The caller advances the ring. Returns False, with nothing done, where the entry is stale or
-        wrong.
+        The caller advances the ring. Returns False, with nothing done, where an entry is stale or
+        wrong, or slots do not rise.
         """
-        slot, sequence = entry & 0xFFFFFFFF, entry >> 32
-        if slot >= self.lane.slots:
+        state, sequence, slots, last = self._state, self._sequence, [], -1
+        for entry in entries:
+            slot = entry & 0xFFFFFFFF
+            if not last < slot < self.lane.slots:
+                return False
+            if state[slot] != _SUBMITTED or sequence[slot] != entry >> 32:
+                return False
+            slots.append(slot)
+            last = slot
+        if self._large and not self._are_inside_arena(slots):
             return False
-        if self._state[slot] != _SUBMITTED or self._sequence[slot] != sequence:
-            return False
-        if self._large and not self._are_inside_arena((slot,)):
-            return False
-        row = self._one_at
-        row[QueueColumn.SLOT] = slot
-        row[QueueColumn.SEQUENCE] = sequence
-        row[QueueColumn.SUBMIT_NS] = self._submit_ns[slot]
-        row[QueueColumn.DEADLINE_NS] = self._deadline_ns[slot]
-        row[QueueColumn.PRIORITY] = self._priority[slot]
-        if self._own_flow is None:
-            row[QueueColumn.FLOW] = self._flow[slot]
-        if self._buckets.many:
-            self._one[QueueColumn.BUCKET] = self._buckets.of(self.lane.input_sizes[slot : slot + 1])
-        self._attempt[slot] = 0
-        if self._later:
-            self.lane.stage[slot] = self._first
-        self._state[slot] = _QUEUED
+        at, attempt = self._few_at, self._attempt
+        for k, slot in enumerate(slots):
+            at[_SLOT_AT + k] = slot
+            at[_SEQUENCE_AT + k] = entries[k] >> 32
+            at[_SUBMIT_AT + k] = self._submit_ns[slot]
+            at[_DEADLINE_AT + k] = self._deadline_ns[slot]
+            at[_PRIORITY_AT + k] = self._priority[slot]
+            if self._own_flow is None:
+                at[_FLOW_AT + k] = self._flow[slot]
+            if self._buckets.many:
+                first = slot * self._sizes_width
+                sizes = [self._sizes[first + i] for i in range(self._sizes_width)]
+                at[_BUCKET_AT + k] = self._buckets.of_one(sizes)
+            attempt[slot] = 0
+            if self._later:
+                self._stage[slot] = self._first
+            state[slot] = _QUEUED
         return True
 
     def _are_inside_arena(self, slots: Sequence[int]) -> bool:
@@ -202,9 +229,38 @@ class AdmittedLane:
         lane, slots = self.lane, rows[QueueColumn.SLOT]
         rows[QueueColumn.ATTEMPT] = rows[QueueColumn.RETURN] = 0
         rows[QueueColumn.BUCKET] = self._buckets_at(slots, stage)
-        lane.attempt[slots] = 0
-        lane.stage[slots] = int(stage)
-        lane.state[slots] = _QUEUED
+        if len(slots) > self._few_most:
+            lane.attempt[slots] = 0
+            lane.stage[slots] = int(stage)
+            lane.state[slots] = _QUEUED
+            return
+        number = int(stage)
+        for slot in slots.tolist():
+            self._attempt[slot] = 0
+            self._stage[slot] = number
+            self._state[slot] = _QUEUED
+
+    def are_good(self, slots: Array) -> bool:
+        """True if no row in these slots has ended with an error, as their workers wrote it."""
+        if len(slots) > self._few_most:
+            return every(self.lane.status[slots] == _OK)
+        status = self._status
+        for slot in slots.tolist():  # noqa: SIM110  # a third of the cost of `all`
+            if status[slot] != _OK:
+                return False
+        return True
+
+    def start_running(self, slots: Array) -> None:
+        """Mark rows RUNNING, whose record stands."""
+        self._set_states(slots, _RUNNING)
+        self.running += len(slots)
+
+    def _set_states(self, slots: Array, state: int) -> None:
+        if len(slots) > self._few_most:
+            self.lane.state[slots] = state
+            return
+        for slot in slots.tolist():
+            self._state[slot] = state
 
     def _without_stale(self, slots: Array, sequences: Array, good: Array) -> tuple[Array, Array]:
         """Drop and count stale entries and repeated entries of one slot."""
@@ -245,7 +301,7 @@ class AdmittedLane:
         A client publishes a row before it cancels it, so the cancelled rows counted here are
         admitted by the `admit` that follows.
         """
-        now = self.lane.cancels.get()
+        now = self._cells[self._cancels_at]
         if now == self._cancels:
             return False
         self._cancels = now
@@ -262,11 +318,12 @@ class AdmittedLane:
 
     def complete(self, slots: Array, sequences: Array) -> None:
         """Return slots to the client: DONE first, then the completion entries, then the bell."""
-        self.lane.state[slots] = _DONE
+        self._set_states(slots, _DONE)
         self._completed += len(slots)
         try:
-            if len(slots) == 1:
-                self._cq.push_few([slots.item() | sequences.item() << 32])
+            if len(slots) <= self._few_most:
+                uses = zip(slots.tolist(), sequences.tolist(), strict=True)
+                self._cq.push_few([slot | sequence << 32 for slot, sequence in uses])
             else:
                 self._cq.push(pack(slots, sequences))
         except (AssertionError, OverflowError, ValueError):
@@ -330,9 +387,9 @@ class AdmittedLane:
             return self.reservations.of(slots)
         return self._buckets.of(self.lane.input_sizes[slots]) if self._buckets.many else 0
 
-    def _buckets_at(self, slots: Array, stage: Stage) -> Array | int:
+    def _buckets_at(self, slots: Array, stage: Stage) -> Array | list[int] | int:
         """The buckets of the rows in these slots, by the tensors that the stage reads."""
         later = self._later_buckets.get(stage)
         if later is not None:
-            return later.of(self.lane, slots)
+            return later.of(slots, few=len(slots) <= self._few_most)
         return self._first_buckets(slots)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +10,9 @@ import numpy as np
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.core.layout.states import LaneGate
 from batchpool.core.scheduler.queue import I64, QueueColumn
+
+LaneParts = list[tuple[AdmittedLane, I64]]  # the rows of each lane among some, [QUEUE_COLUMNS, n]
+_FEW = 32  # rows: up to this plain numbers are cheaper than arrays
 
 
 class MappedLanes:
@@ -80,20 +83,24 @@ class MappedLanes:
                 if not draining:
                     lane.ring_client()
 
-    def by_lane(self, rows: I64) -> Iterator[tuple[AdmittedLane, I64]]:
+    def by_lane(self, rows: I64) -> LaneParts:
         """Split rows [QUEUE_COLUMNS, n], which are sorted by lane, into (lane, its rows)."""
         n = rows.shape[1]
         if n == 0:
-            return
+            return []
         first = rows.item(QueueColumn.LANE, 0)
         if first == rows.item(QueueColumn.LANE, n - 1):
-            yield self.by_number[first], rows
-            return
+            return [(self.by_number[first], rows)]
         numbers = rows[QueueColumn.LANE]
-        changes = (numbers[1:] != numbers[:-1]).nonzero()[0] + 1
-        cuts = [0, *changes.tolist(), n]
-        for start, stop in pairwise(cuts):
-            yield self.by_number[numbers.item(start)], rows[:, start:stop]
+        if n <= _FEW:
+            listed = numbers.tolist()
+            cuts = [at for at in range(1, n) if listed[at] != listed[at - 1]]
+        else:
+            cuts = ((numbers[1:] != numbers[:-1]).nonzero()[0] + 1).tolist()
+        return [
+            (self.by_number[numbers.item(start)], rows[:, start:stop])
+            for start, stop in pairwise([0, *cuts, n])
+        ]
 
     def stop_running(self, lane: AdmittedLane, n: int) -> None:
         """n rows of a lane are not RUNNING any more; unmap it if it is closing and has no other."""

@@ -22,7 +22,7 @@ from batchpool.core.metrics.table import (
     ROW_OUTCOMES,
     metric_of,
 )
-from batchpool.core.scheduler.queue import I64
+from batchpool.core.scheduler.queue import FEW, I64
 from batchpool.shm.segment import Cells
 
 _BLOCK = BLOCKS["batcher"]
@@ -30,7 +30,6 @@ _ROW_BOUNDS = metric_of("batch_rows").bounds
 _TIMES = metric_of("queue_seconds").bounds
 _TIMES_ARRAY: I64 = np.array(_TIMES, dtype=np.int64)
 _BUCKETS = len(_TIMES) + 1
-_FEW = 4  # rows: up to this, plain operations are cheaper than numpy's
 _LONGEST_NS = 86_400 * 10**9  # a wait longer than this is an error of the client's clock
 _OK = int(BatchOutcome.OK)
 _LOST = BATCH_OUTCOMES.index("lost")
@@ -127,8 +126,8 @@ class BatcherMetrics:
                 cells[_QUEUE + bisect_left(_TIMES, wait_ns)] += 1
                 cells[_QUEUE_SUM] += wait_ns
                 return wait_ns
-        if n <= _FEW:
-            return self._wait_few(submits_ns, now_ns)
+        if n <= FEW:
+            return self._wait_few(submits_ns.tolist(), now_ns)
         self._now[()] = now_ns
         waits = self._now - submits_ns
         longest_ns, least_ns = waits.item(waits.argmax()), waits.item(waits.argmin())
@@ -146,10 +145,17 @@ class BatcherMetrics:
         cells[_QUEUE_SUM] += int(np.add.reduce(waits))
         return longest_ns
 
-    def _wait_few(self, submits_ns: I64, now_ns: int) -> int:
+    def _wait_few(self, submits_ns: list[int], now_ns: int) -> int:
         cells = self._cells
+        longest_ns, least_ns = now_ns - min(submits_ns), now_ns - max(submits_ns)
+        if longest_ns <= _LONGEST_NS and least_ns >= 0:
+            bucket = bisect_left(_TIMES, longest_ns)
+            if not bucket or least_ns > _TIMES[bucket - 1]:  # mostly they fall into one
+                cells[_QUEUE + bucket] += len(submits_ns)
+                cells[_QUEUE_SUM] += now_ns * len(submits_ns) - sum(submits_ns)
+                return longest_ns
         longest_ns = total_ns = 0
-        for submit_ns in submits_ns.tolist():
+        for submit_ns in submits_ns:
             wait_ns = now_ns - submit_ns
             if not 0 <= wait_ns <= _LONGEST_NS:
                 wait_ns = min(max(wait_ns, 0), _LONGEST_NS)

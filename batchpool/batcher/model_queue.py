@@ -44,10 +44,28 @@ class ModelQueue:
     waits_since: int = QueueColumn.SUBMIT_NS
     generates: bool = False
     _warned_target_ns: int = 0
+    _kept: tuple[Limits, list[int]] | None = None
+    _kept_until_ns: int = 0
 
     def follow(self, earlier: ModelQueue) -> None:
         """Take the rows of an earlier stage from now on."""
         earlier.following, self.waits_since = self, QueueColumn.SINCE_NS
+
+    def keeps_waiting(self, facts: list[int], now_ns: int) -> int:
+        """Until when the last decision holds, by which nothing left; 0 if it is to be made again.
+
+        facts: all that it depends on beside the time and the limits, as `keep_waiting` had it. A
+        stage is looked at whenever anything happens in any stage, mostly in another one.
+        """
+        kept = self._kept
+        if kept is None or now_ns >= self._kept_until_ns:
+            return 0
+        same = kept[0] is self.limits and kept[1] == facts
+        return self._kept_until_ns if same else 0
+
+    def keep_waiting(self, facts: list[int], until_ns: int) -> None:
+        """Keep a decision by which nothing leaves before that time. facts: see `keeps_waiting`."""
+        self._kept, self._kept_until_ns = (self.limits, facts), until_ns
 
     def attempts_after(self, lost: bool) -> int:
         """The failed batches after which a row that fails alone gets the error. lost: their worker

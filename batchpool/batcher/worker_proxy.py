@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from batchpool.batcher.mapped_lanes import LaneParts
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.scheduler.decide import WorkerView
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import I64, QueueColumn, largest, least
 from batchpool.shm.lane import Lane
+from batchpool.shm.segment import word
 from batchpool.shm.worker_segment import CANCELS_MASK, WorkerSegment
 
 _OK = int(BatchOutcome.OK)
@@ -32,6 +34,7 @@ class DispatchedBatch:
     of its oldest row. counted: it is in the metrics and in the flight recorder.
 
     A running sequence of a generator is a batch of one row. tokens: those that are reserved for it.
+    parts: `rows` by lane, where they are known already.
     """
 
     record: int
@@ -46,6 +49,7 @@ class DispatchedBatch:
     queued_ns: int = 0
     counted: bool = False
     tokens: int = 0
+    parts: LaneParts | None = None
 
 
 # methods: one for each step of the batcher on a worker's segment, and its state for decisions
@@ -56,6 +60,7 @@ class WorkerProxy:
     the index of its model where that has one stage. active: it gets new
     batches; an inactive worker finishes those that it has. row: its row in the counters.
     identity: (index among its model's workers, pid), which error messages carry.
+    token: of its last batch.
     reserved_tokens: of a generator's worker, those that its sequences may have.
     """
 
@@ -86,7 +91,11 @@ class WorkerProxy:
         self._mapped_version = -1  # of the lane table, all of whose lanes the worker has mapped
         self._sq = worker_segment.sq_producer()
         self._cq = worker_segment.cq_consumer()
-        self._token = int(worker_segment.token.max())
+        self._cells = worker_segment.memory.cells()
+        self._cq_tail_at = word(worker_segment.layout, "cq_tail")
+        self._ready_at = word(worker_segment.layout, "ready")
+        self._cq_head = self._cells[word(worker_segment.layout, "cq_head")]
+        self.token = int(worker_segment.token.max())
         self._last_done_ns = 0
         self._peeked = 0  # completion entries that the last `finished` saw
         self._view: WorkerView | None = None
@@ -98,7 +107,7 @@ class WorkerProxy:
 
     def is_ready(self) -> bool:
         """True once the worker has loaded and warmed up its model."""
-        return bool(self.worker_segment.ready.get())
+        return self._cells[self._ready_at] != 0
 
     def runnable_lanes(self, serials: I64, version: int) -> npt.NDArray[np.bool_] | None:
         """The lanes whose rows the worker can run, as a mask by number; None for all.
@@ -154,11 +163,11 @@ class WorkerProxy:
         worker_segment.row_lane[record, :n] = rows[QueueColumn.LANE]
         worker_segment.row_slot[record, :n] = rows[QueueColumn.SLOT]
         worker_segment.row_sequence[record, :n] = rows[QueueColumn.SEQUENCE]
-        self._token += 1
-        worker_segment.token_of[record] = self._token
+        self.token += 1
+        worker_segment.token_of[record] = self.token
         apart = reason is DispatchReason.APART
         batch = DispatchedBatch(
-            record, self._token, rows, now_ns, n, number, apart, int(reason), attempt, tokens=tokens
+            record, self.token, rows, now_ns, n, number, apart, int(reason), attempt, tokens=tokens
         )
         self.batches[record] = batch
         return batch
@@ -185,6 +194,10 @@ class WorkerProxy:
         behind = ((last >> 32) - batch.token) & 0xFFFFFFFF
         return last >= 0 and behind < 1 << 31
 
+    def is_quiet(self) -> bool:
+        """True if nothing was finished since the last `advance`; every step asks every worker."""
+        return self._cells[self._cq_tail_at] == self._cq_head
+
     def finished(self) -> list[DispatchedBatch]:
         """The batches with an entry in the completion ring, oldest first.
 
@@ -205,6 +218,7 @@ class WorkerProxy:
         """Release the completion entries of the last `finished`, whose batches are free."""
         if self._peeked:
             self._cq.advance(self._peeked)
+            self._cq_head += self._peeked
             self._peeked = 0
 
     def measure(self, batch: DispatchedBatch, now_ns: int) -> None:

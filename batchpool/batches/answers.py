@@ -105,7 +105,8 @@ class BatchAnswers:
 
     def _file(self, identifier: str, principal: str, param: str = "id") -> FileRecord:
         record = self._store.files.get(identifier)
-        if record is None or record.owner.principal != principal:
+        is_going = identifier in self._store.going
+        if record is None or is_going or record.owner.principal != principal:
             raise _about(param, NotFound(f"there is no file {brief(identifier)}"))
         return record
 
@@ -189,7 +190,7 @@ class BatchAnswers:
             )
 
     def _check_number(self, owner: Owner) -> None:
-        owners = [each.owner for each in self._store.open_batches()]
+        owners = [each.owner for each in self._store.taken_batches()]
         if len(owners) >= _MOST_OPEN or owners.count(owner) >= _MOST_OPEN // 2:
             raise Overloaded(
                 f"{len(owners)} batches have not ended, {owners.count(owner)} of them of this"

@@ -51,6 +51,7 @@ class BatchRunner:
         self._not_before_ms: dict[str, int] = {}
         self._failures: Counter[str] = Counter()
         self._stopping = False
+        self._cancelling: set[str] = set()  # the disk is told of it just now
 
     def waiting_for(self, identifier: str) -> str:
         """The reason why an open batch does not go on, "" for none."""
@@ -63,7 +64,9 @@ class BatchRunner:
         due = [
             each
             for each in self._store.open_batches()
-            if each.id not in self._runs and self._not_before_ms.get(each.id, 0) <= now_ms
+            if each.id not in self._runs
+            and each.id not in self._cancelling
+            and self._not_before_ms.get(each.id, 0) <= now_ms
         ]
         running = Counter(run.record.owner for run in self._runs.values())
         while len(self._runs) < MOST_RUNNING and not self._stopping:
@@ -128,7 +131,11 @@ class BatchRunner:
                 raise NotReady(f"batch {record.id} cannot be cancelled now; ask again", _RETRY_MS)
             return record
         changed = record.at(BatchStatus.CANCELLING, self._clock_ms())
-        await self._store.keep_batch(changed)
+        self._cancelling.add(record.id)
+        try:
+            await self._store.keep_batch(changed)
+        finally:
+            self._cancelling.discard(record.id)
         self.start_due()
         return changed
 

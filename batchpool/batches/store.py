@@ -37,7 +37,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 class BatchStore:
     """The store in a folder. files, batches: by id, the oldest first. quotas: what they take.
-    process: a name that no other process has.
+    process: a name that no other process has. going: ids of what will be gone in a moment.
 
     Raises FolderUnusable where the folder cannot be used. Its coroutines raise StorageFull where
     the disk is full, and change nothing then.
@@ -61,6 +61,9 @@ class BatchStore:
         self.files = {each.id: each for each in files}
         self.batches = {each.id: each for each in batches}
         self._lines = {"completed": 0, "failed": 0}
+        # While the disk is told, other questions are answered: for these it is so already.
+        self._coming: dict[str, BatchRecord] = {}
+        self.going: set[str] = set()
         for file in files:
             self.quotas.add(file.owner.caller, file.bytes, 1)
         for batch in self.open_batches():
@@ -79,14 +82,18 @@ class BatchStore:
         """The batches that have not ended."""
         return (each for each in self.batches.values() if not each.status.has_ended)
 
+    def taken_batches(self) -> list[BatchRecord]:
+        """The open batches, and those that will be in a moment."""
+        return [*self.open_batches(), *self._coming.values()]
+
     def counts(self) -> BatchCounts:
         """The counts of everything that is kept, and of the lines of this process."""
         statuses = Counter(each.status.value for each in self.batches.values())
         return BatchCounts(dict(statuses), dict(self._lines), self.quotas.files, self.quotas.bytes)
 
     def inputs(self) -> dict[str, str]:
-        """{file: the open batch that it is the input of}."""
-        return {each.input_file: each.id for each in self.open_batches()}
+        """{file: the open batch that it is the input of, or will be in a moment}."""
+        return {each.input_file: each.id for each in self.taken_batches()}
 
     def has_disk_room(self) -> bool:
         """True while new bytes may be taken, so that what is there can go on."""
@@ -134,7 +141,11 @@ class BatchStore:
             for identifier in gone:
                 self.bodies.delete(identifier)
 
-        await self.run(drop)
+        self.going.update(gone)
+        try:
+            await self.run(drop)
+        finally:
+            self.going.difference_update(gone)
         for identifier in gone:
             self.batches.pop(identifier, None)
             file = self.files.pop(identifier, None)
@@ -145,7 +156,12 @@ class BatchStore:
 
     async def keep_batch(self, record: BatchRecord) -> None:
         """Keep a batch that is new or has changed."""
-        await self.run(lambda: self._database.write(batches=(record,)))
+        if record.id not in self.batches:
+            self._coming[record.id] = record
+        try:
+            await self.run(lambda: self._database.write(batches=(record,)))
+        finally:
+            self._coming.pop(record.id, None)
         self.batches[record.id] = record
 
     async def add_lines(

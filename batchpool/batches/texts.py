@@ -28,12 +28,12 @@ class BatchTexts:
         """That of a generator with a text. InternalError where it cannot be read."""
         text = spec.text
         assert text is not None, "a model without a text"
-        most_tokens = spec.inputs[0].max_shape[0]
-        key = (text, most_tokens, *_stamp(text.tokenizer))
+        most_tokens, least_tokens = spec.inputs[0].max_shape[0], spec.inputs[0].min_shape[0]
+        key = (text, most_tokens, least_tokens, *_stamp(text.tokenizer))
         async with self._loading:
             if key not in self._loaded:
                 try:
-                    found = await asyncio.to_thread(TextModel, text, most_tokens)
+                    found = await asyncio.to_thread(TextModel, text, most_tokens, least_tokens)
                 except Exception as exc:
                     _LOG.error("the text of a generator cannot be read: %s", exc)
                     raise InternalError(

@@ -11,6 +11,8 @@ import numpy as np
 from batchpool.arrow.buffers import nulls
 from batchpool.arrow.columns_in import ColumnReader
 from batchpool.bulk.chunk import Chunk
+from batchpool.bulk.joined import check_joined, joined, parts_of
+from batchpool.bulk.text_column import TextColumn, is_text
 from batchpool.core.errors import ConfigError, InvalidRequest, TooLarge
 from batchpool.core.tensors.columns import rows_in_order
 from batchpool.core.tensors.dtypes import Array
@@ -26,7 +28,8 @@ def mapped_columns(
     """{input: column} of a run. names: of the columns there are; None where rows have their own.
 
     Inputs that are not given take the column of their name; the only input of a model takes the
-    only column, too, or else the column `body`. ConfigError for what cannot be.
+    only column, too, or else the column `body`. A given name may be several columns, joined by
+    `+`. ConfigError for what cannot be.
     """
     inputs = {tensor.name: tensor for tensor in spec.inputs}
     for name in given:
@@ -42,17 +45,31 @@ def mapped_columns(
         elif required == [name] and (len(names) == 1 or "body" in names):
             found[name] = names[0] if len(names) == 1 else "body"
     for name, column in found.items():
-        if names is not None and column not in names:
-            listed = ", ".join(map(repr, names))
-            raise ConfigError(f"--map {name}={column}: there is no column {column!r}; {listed} are")
+        if names is None:
+            continue
+        parts = parts_of(column, names)
+        for part in parts:
+            if part not in names:
+                listed = ", ".join(map(repr, names))
+                raise ConfigError(
+                    f"--map {name}={column}: there is no column {part!r}; {listed} are"
+                )
+        check_joined(inputs[name], column, parts)
     for name in required:
         if name not in found:
             listed = ", ".join(map(repr, names or ()))
             raise ConfigError(
                 f"no column for the input {name!r} of model {spec.name!r}: the input has the"
-                f" columns {listed}; say which with --map {name}=COLUMN"
+                f" columns {listed}; say which with --map {name}=COLUMN{_or_several(inputs[name])}"
             )
     return {name: found[name] for name in inputs if name in found}
+
+
+def _or_several(tensor: Tensor) -> str:
+    """A note for an input whose rows are vectors, which a table often has in several columns."""
+    if len(tensor.shape) != 1:
+        return ""
+    return f", or --map {tensor.name}=A+B+C for columns of one element each"
 
 
 def check_first_rows(
@@ -71,15 +88,20 @@ def check_first_rows(
         column = columns.get(tensor.name)
         if column is None or column in chunk.columns:
             continue
-        if column != tensor.name:
-            raise ConfigError(
-                f"--map {tensor.name}={column}: there is no column {column!r}; {rows} {listed}"
-            )
-        if tensor.default is None:
-            raise ConfigError(
-                f"no column for the input {tensor.name!r} of model {spec.name!r}: {rows}"
-                f" {listed}; say which with --map {tensor.name}=COLUMN"
-            )
+        if column == tensor.name:
+            if tensor.default is None:
+                raise ConfigError(
+                    f"no column for the input {tensor.name!r} of model {spec.name!r}: {rows}"
+                    f" {listed}; say which with --map {tensor.name}=COLUMN{_or_several(tensor)}"
+                )
+            continue
+        parts = parts_of(column, chunk.columns)
+        for part in parts:
+            if part not in chunk.columns:
+                raise ConfigError(
+                    f"--map {tensor.name}={column}: there is no column {part!r}; {rows} {listed}"
+                )
+        check_joined(tensor, column, parts)
 
 
 class InputColumns:
@@ -95,6 +117,13 @@ class InputColumns:
         why = {at: message for at, (message, _) in chunk.unread.items()}
         values: dict[str, Any] = {}
         for name, column in self._columns.items():
+            parts = parts_of(column, chunk.columns)
+            if len(parts) > 1:
+                columns = [_column(chunk, part) for part in parts]
+                values[name], nulls_in = joined(self._tensors[name], columns, _values)
+                for at, part in nulls_in:
+                    why.setdefault(at, f"column {parts[part]!r} {NULL}")
+                continue
             found = chunk.columns.get(column)
             if found is None:
                 if self._tensors[name].default is not None and name == column:
@@ -113,14 +142,22 @@ class InputColumns:
         return message
 
 
+def _column(chunk: Chunk, name: str) -> Any:
+    found = chunk.columns.get(name)
+    return [None] * chunk.n if found is None else found
+
+
 def _values(tensor: Tensor, column: Any) -> tuple[Any, list[int]]:
-    """The values of a column as an array or a list of n, and the places of nulls among them."""
+    """The values of a column, n rows that can be sliced, and the places of nulls among them."""
     if isinstance(column, np.ndarray):
         return _converted(tensor, column), []
     if isinstance(column, list):
         if not tensor.is_bytes:
             column = [_number(tensor, value) for value in column]
         return column, [at for at, value in enumerate(column) if value is None]
+    if tensor.is_bytes and not tensor.shape and is_text(column.type):
+        texts = TextColumn(column)  # the client says of each row whether it is too long
+        return texts, texts.missing
     if column.null_count:
         whole = column.combine_chunks() if hasattr(column, "chunks") else column
         return column.to_pylist(), np.flatnonzero(nulls(whole)).tolist()

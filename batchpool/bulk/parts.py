@@ -38,6 +38,7 @@ class Parts:
         self.folder = f"{out}.parts"
         self.done = 0
         self._lock: int | None = None
+        self._is_own = False
 
     def open(self, manifest: Manifest, size: int, *, restart: bool, goes_on: bool) -> Manifest:
         """Take the folder, with the parts of the same run; returns its manifest.
@@ -55,6 +56,7 @@ class Parts:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StartError(f"another run is writing to {self.folder} now") from None
+            self._is_own = True
             if restart:
                 self._clear()
             old = self._read_manifest()
@@ -160,7 +162,8 @@ class Parts:
                 os.remove(self._path(name))
 
     def remove(self) -> None:
-        """The output is whole: the parts are needed no more."""
+        """The parts are needed no more, as the output is whole, or there are none."""
+        self._is_own = False
         with suppress(OSError):
             self._clear()
             os.remove(self._path("lock"))
@@ -168,7 +171,9 @@ class Parts:
         self.close()
 
     def close(self) -> None:
-        """Let another run have the folder."""
+        """Let another run have the folder; one without a part that counts is removed."""
+        if self._is_own and not self._counts(0):
+            self.remove()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -13,6 +13,7 @@ from batchpool.bulk.chunk import Chunk, Reader
 from batchpool.bulk.folders import FileReader
 from batchpool.bulk.formats import Format, check_rows_of_folders, input_format, output_format
 from batchpool.bulk.inputs import InputColumns, check_first_rows, mapped_columns
+from batchpool.bulk.joined import parts_of
 from batchpool.bulk.lines import STDIN, is_read_once
 from batchpool.bulk.manifest import FORM, Manifest, input_prints, tensors_print
 from batchpool.bulk.pipeline import ChunkEnd, Pipeline, ReadAhead
@@ -102,7 +103,8 @@ class BulkRun:
         columns = mapped_columns(spec, reader.names, plan.columns)
         self._check_kept(reader, outputs)
         if isinstance(reader, TableReader):
-            reader.want([*columns.values(), *plan.keep])
+            parts = [part for name in columns.values() for part in parts_of(name, reader.names)]
+            reader.want([*parts, *plan.keep])
         try:
             check_parameters(spec, plan.parameters)
         except PoolError as exc:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from batchpool.cli.reference import EXAMPLE_IMPORT
 from batchpool.core.config.flags import model_of, with_flags, with_options
+from batchpool.core.config.import_names import IMPORT_NAME
 from batchpool.core.config.paths import MODEL_PATH, socket_path
+from batchpool.core.config.ready_models import ready_model
 from batchpool.core.config.schema import Config, ModelConfig
 from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.config.toml_file import load_toml
@@ -29,7 +31,10 @@ def read(path: str) -> Config:
             raise ConfigError(f"{path} is not a regular file")
         text = file.read_text(encoding="utf-8")
     except OSError as exc:
-        raise ConfigError(f"cannot read {path}: {exc.strerror}") from None
+        advice = ""
+        if IMPORT_NAME.fullmatch(path) or ready_model(path):
+            advice = f"; a configuration file was expected: serve and check take --model {path}"
+        raise ConfigError(f"cannot read {path}: {exc.strerror}{advice}") from None
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{path}: not UTF-8 text: {exc.reason} at byte {exc.start}") from None
     return load_toml(text, path)

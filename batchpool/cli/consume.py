@@ -16,6 +16,13 @@ from batchpool.core.errors import ConfigError
 
 CONSUME_HELP = "run the records of a Kafka topic through a model, into another topic"
 CONSUME_EPILOG = """\
+From a topic of records {"body": "some text"} and a pool that serves the model minilm (`batchpool
+serve --model ...`, on the same machine), the command
+  batchpool consume kafka://broker:9092/texts --model minilm --map text=body --to kafka:///vectors
+makes records {"embedding": [0.12, -0.03, ...]}, and goes on with every record that comes, until it
+is stopped. The topics are there before: the source, --to and --dead, here texts.dead. It needs
+pip install 'batchpool[kafka]'.
+
 Each record's value is a row: a JSON object with a value for each input of the model, or with
 --value raw the bytes of its only input. The result is a JSON object of the outputs, with the
 record's key and headers, in the topic --to. A record that fails for good (its value is wrong, or
@@ -41,7 +48,9 @@ CONSUME_EXITS = ("stopped by a signal, with nothing under way", "no pool or brok
 def add_consume_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `batchpool consume`."""
     parser.add_argument("source", metavar="kafka://HOST:PORT/TOPIC", help="the topic of records")
-    parser.add_argument("--model", metavar="NAME", required=True, help="a model of the pool")
+    parser.add_argument(
+        "--model", metavar="NAME", required=True, help="a model of the running pool"
+    )
     parser.add_argument(
         "--to", metavar="kafka:///TOPIC", required=True, help="the topic of results"
     )
@@ -51,14 +60,19 @@ def add_consume_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--group", metavar="NAME", default="",
-        help="of consumers that share the partitions (default: batchpool-MODEL)",
+        help="the consumer group: its members share the partitions, and another name begins anew"
+        " (default: batchpool-MODEL)",
     )  # fmt: skip
     parser.add_argument(
-        "--value", choices=("json", "raw"), default="json", help="the form of the records' values"
+        "--value",
+        choices=("json", "raw"),
+        default="json",
+        help="the records' values are JSON, or the bytes of the only input (default: json)",
     )
     parser.add_argument(
         "--map", metavar="INPUT=MEMBER", action="append", default=[],
-        help="the member of a record's object for an input; several with commas",
+        help="the member of a record's object that an input takes; several with commas, or given"
+        " several times (default: the one of the input's name)",
     )  # fmt: skip
     parser.add_argument(
         "--outputs", metavar="NAMES", default="", help="outputs in a result (default: all)"
@@ -72,14 +86,17 @@ def add_consume_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=whole_number(10**6),
         default=0,
-        help="records under way (default 4096)",
+        help="most records under way; no more are fetched meanwhile (default 4096)",
     )  # fmt: skip
     parser.add_argument(
         "--begin", choices=("earliest", "latest"), default="earliest",
-        help="where a group begins that has committed nothing",
+        help="where a group begins that has committed nothing (default: earliest)",
     )  # fmt: skip
     parser.add_argument(
-        "--kafka-config", metavar="FILE", default="", help="settings of the connections"
+        "--kafka-config",
+        metavar="FILE",
+        default="",
+        help="TLS and SASL of the connections, as below",
     )
     add_socket_arguments(parser)
     parser.set_defaults(config=None)

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from batchpool.cli.parser import EXIT_USAGE, WrongUsage, parse
 from batchpool.core.errors import ConfigError, StartError
+from batchpool.core.text.escape import printable
 from batchpool.log import setup
 from batchpool.shm.resource_errors import is_shortage, text_of
 
@@ -64,7 +65,7 @@ def _print_error(message: object) -> None:
         logging.getLogger("batchpool.supervisor").error("%s", text)
     else:
         with suppress(OSError):  # stderr is closed
-            print("batchpool: error:", text, file=sys.stderr)
+            print("batchpool: error:", printable(text), file=sys.stderr)
 
 
 def _drop_output() -> None:

@@ -149,6 +149,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     args, rest = parser.parse_known_args(words or [first])
     if rest:
         of = commands[first]
+        if first == "run" and rest[0].partition("=")[0] in commands["serve"].options:
+            of.error(f"{rest[0]} is a flag of serve, for the run's own pool: write it behind --")
         of.unknown("argument", rest[0], of.options if rest[0].startswith("-") else ())
     args.words = list(words)
     if serve_words:

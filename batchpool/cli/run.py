@@ -14,6 +14,9 @@ from batchpool.core.config.flags import model_of
 from batchpool.core.errors import ConfigError
 
 EXIT_BAD_ROWS = 3
+# The reader and the writer of lines hold the interpreter. The thread that has rows under way asks
+# for it twice a window, and would wait 5 ms each time.
+_SWITCH_S = 0.001
 _TOLD_S = 0.1  # of the join; less is nobody's concern
 # Those of batchpool/bulk/formats.py, which takes long to import.
 OUT_FORMATS = ("jsonl", "csv", "npy", "parquet", "arrow")
@@ -21,14 +24,23 @@ IN_FORMATS = (*OUT_FORMATS, "files")
 
 RUN_HELP = "run every row of files through a model, into one file; resumable"
 RUN_EPILOG = """\
+From a file with the lines {"id": 7, "body": "some text"} and a pool that serves the model minilm
+(`batchpool serve --model ...`, in another terminal), the command
+  batchpool run minilm texts.jsonl -o vectors.jsonl --map text=body --keep id
+makes the lines {"id": 7, "embedding": [0.12, -0.03, ...]}, in the order of the input. `batchpool
+status` lists the models of the pool; their inputs and outputs are at /v2/models/NAME of its port.
+
 Inputs: JSON Lines, CSV, .npy, Parquet, Arrow IPC; any other file is a row of its own, as a text or
 a picture, and so is each file below a folder. An input of the model takes the column of its name;
---map INPUT=COLUMN says another one; the columns of files are body and path, that of .npy is array.
-Outputs: .jsonl, .csv, .npy, .parquet, .arrow; - is JSON Lines on stdin or stdout.
+--map INPUT=COLUMN says another one, and --map INPUT=A+B+C makes a vector of columns of one number
+each; the columns of files are body and path, that of .npy is array.
+Outputs: .jsonl, .csv, .npy, .parquet, .arrow; - is JSON Lines on stdin or stdout. Parquet and Arrow
+need pip install 'batchpool[bulk]'.
 
 The output is written in parts, in OUT.parts: whatever ends a run, the same command goes on after
-the last part, and OUT is the same to the byte as without the interruption. Bad rows are in
-OUT.errors.jsonl and not in OUT; a .npy has NaN or 0 in their places.
+the last part, and OUT is the same to the byte as without the interruption. Bad rows (no JSON, a
+missing value, a wrong shape, refused by the model) are in OUT.errors.jsonl with the reason, and not
+in OUT; a .npy has NaN or 0 in their places. Callers of the pool who wait for an answer go first.
 
 MODEL is the name of a model of the running pool; MODULE:CLASS or, for instance, onnx:PATH starts a
 pool for this run, with the options of `batchpool serve` that follow --.
@@ -37,7 +49,7 @@ examples:
   batchpool run minilm texts.parquet -o vectors.parquet --map text=body --keep id
   batchpool run scale rows.npy -o scaled.npy
   batchpool run classifier pictures/ -o labels.jsonl --map image=body --keep path
-  batchpool run onnx:fraud.onnx day.csv -o scores.csv -- --devices 0,1 --max-batch 512
+  batchpool run onnx:fraud.onnx day.csv -o scores.jsonl --map features=amount+hour+age --keep id
   head -100 texts.jsonl | batchpool run minilm - -o -
 
 """
@@ -54,12 +66,16 @@ RUN_MORE_EXITS = f"""\
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `batchpool run`."""
-    parser.add_argument("model", metavar="MODEL", help="a model of the pool, or MODULE:CLASS")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a model of the running pool, or MODULE:CLASS"
+    )
     parser.add_argument("inputs", metavar="INPUT", nargs="+", help="files or folders; - is stdin")
     parser.add_argument("-o", "--out", metavar="OUT", required=True, help="the file to write")
     parser.add_argument(
         "--map", metavar="INPUT=COLUMN", action="append", default=[],
-        help="the column of an input of the model; several with commas, or given several times",
+        help="the column that an input of the model takes, or INPUT=A+B+C for a vector of several"
+        " columns; several with commas, or given several times (default: the column of the input's"
+        " name)",
     )  # fmt: skip
     parser.add_argument(
         "--keep",
@@ -78,28 +94,32 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help="a parameter of the model, for all rows; JSON or a text",
     )  # fmt: skip
     parser.add_argument(
-        "--format", choices=IN_FORMATS, help="of the inputs (default: by their names)"
+        "--format", choices=IN_FORMATS, help="form of the inputs (default: by their names)"
     )
     parser.add_argument(
-        "--out-format", choices=OUT_FORMATS, help="of the output (default: by its name)"
+        "--out-format", choices=OUT_FORMATS, help="form of the output (default: by its name)"
     )
     parser.add_argument(
         "--chunk-rows", metavar="N", type=whole_number(),
-        help="rows that are read and committed together (default: of about 16 MiB)",
+        help="rows that are read and committed together; what an interruption costs (default: of"
+        " about 16 MiB)",
     )  # fmt: skip
     parser.add_argument(
-        "--on-error", choices=("skip", "stop"), default="skip", help="what a bad row does"
+        "--on-error",
+        choices=("skip", "stop"),
+        default="skip",
+        help="a bad row is left out and told of, or stops the run (default: skip)",
     )
     parser.add_argument(
         "--errors",
         metavar="FILE",
         default="",
-        help="of bad rows (default: OUT.errors.jsonl; stderr with -o -)",
+        help="the file of bad rows (default: OUT.errors.jsonl; stderr with -o -)",
     )
     parser.add_argument(
         "--restart",
         action="store_true",
-        help="drop parts of before, replace OUT and its errors",
+        help="begin anew: drop parts of before, replace OUT and its errors",
     )
     parser.add_argument(
         "--wait-s", metavar="N", type=seconds_to(1e6), default=300.0,
@@ -146,6 +166,8 @@ def _run(plan: Any, socket: str) -> int:
     from batchpool.bulk.run import BulkRun
 
     bulk = BulkRun(plan, socket)
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
     try:
         end = bulk.run()
     except KeyboardInterrupt:
@@ -156,6 +178,8 @@ def _run(plan: Any, socket: str) -> int:
                 file=sys.stderr,
             )
         raise
+    finally:
+        sys.setswitchinterval(before_s)
     bad = f", {end.bad:,} of them bad: {end.errors or 'see above'}" if end.bad else ""
     joined = f", joined in {end.join_s:.1f} s" if end.join_s >= _TOLD_S else ""
     print(f"{counted(end.rows)}{bad}; {end.rate:,.0f} rows/s{joined}", file=sys.stderr)

@@ -61,6 +61,7 @@ def check(args: argparse.Namespace) -> int:
     from batchpool.shm.memory_limits import check_room, read_limits
     from batchpool.shm.resource_errors import descriptors_lack
     from batchpool.supervisor.plan.discover import discover_plan
+    from batchpool.tasks.alerts import missing_program
 
     plan = discover_plan(config_of(args), os.environ)
     shared = plan.server.tasks_store if plan.server.tasks else ""
@@ -75,10 +76,14 @@ def check(args: argparse.Namespace) -> int:
     if folder and (unseen := check_task_folder(Path(folder))):
         print(f"  note           {unseen}", flush=True)
     if plan.server.batches:
-        check_batch_folder(Path(batch_folder(plan.server, os.environ, os.getuid())))
+        files = batch_folder(plan.server, os.environ, os.getuid())
+        print(f"  batches        in {files}", flush=True)
+        check_batch_folder(Path(files))
     if shared:
         for line in check_task_store(plan.server):
             print(f"  note           {line}", flush=True)
+    if plan.server.tasks and (missing := missing_program(plan.server.task_alert_command)):
+        print(f"  note           {missing}", flush=True)
     check_room(plan.reserved_bytes, read_limits())
     if lack := descriptors_lack(plan.descriptors):
         print(f"  note           {lack}", flush=True)

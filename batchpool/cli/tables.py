@@ -1,4 +1,8 @@
-"""Plain values as text: first single values, then tables."""
+"""Plain values as text for a terminal: first single values, then tables.
+
+Values may be texts of strangers, as the error of a model that quotes its input, or the name that a
+local client gives itself: what would steer a terminal, or begin a line, is shown as an escape.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from batchpool.core.text.escape import printable
+
 
 def status_text(status: dict[str, Any]) -> str:
     """A status as text: first its single values, then its lists of objects as tables."""
     plain = {k: v for k, v in status.items() if not isinstance(v, (list, dict))}
     width = max((len(k) for k in plain), default=0)
-    lines = [f"{k:<{width}}  {_cell(v)}" for k, v in plain.items()]
+    lines = [f"{printable(k):<{width}}  {_cell(v)}" for k, v in plain.items()]
     for name, value in status.items():
         if isinstance(value, dict):
             rows = [
@@ -30,7 +36,9 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
     if not rows:
         return ["none"]
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [columns] + [[_cell(row.get(name)) for name in columns] for row in rows]
+    cells = [list(map(printable, columns))] + [
+        [_cell(row.get(name)) for name in columns] for row in rows
+    ]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     return [
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
@@ -47,4 +55,4 @@ def _cell(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_cell, value)) or "-"
-    return json.dumps(value) if isinstance(value, dict) else str(value)
+    return json.dumps(value) if isinstance(value, dict) else printable(str(value))

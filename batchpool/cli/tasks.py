@@ -15,6 +15,7 @@ from batchpool.cli.config_source import add_socket_arguments, pool_socket
 from batchpool.cli.numbers import whole_number
 from batchpool.cli.tables import status_text
 from batchpool.core.errors import ConfigError, PoolError, StartError
+from batchpool.core.text.escape import printable
 
 if TYPE_CHECKING:
     from batchpool.client.task_questions import TaskQuestions
@@ -282,8 +283,8 @@ def _chosen(questions: TaskQuestions, args: argparse.Namespace, *, whole: bool) 
 
 
 def _shown(text: str) -> str:
-    """A model's text for a terminal, without what steers one."""
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+    """A model's text of several lines for a terminal, without what steers one."""
+    return "\n".join(map(printable, text.expandtabs(4).split("\n")))
 
 
 def _cut(text: str) -> str:
@@ -322,22 +323,34 @@ def _letter_row(form: LetterForm) -> dict[str, Any]:
 
 
 def _letter_object(form: LetterForm) -> dict[str, Any]:
-    from batchpool.wire.task_form import input_json
-
     return {
         **_letter_row(form),
         "error": form.error,
         "task": form.id,
         "caller": form.caller,
         **form.facts,
-        "input": input_json(form.input),
+        "input": _input_of(form),
     }
+
+
+def _input_of(form: LetterForm) -> Any:
+    """The input for people; of a letter that this release cannot read, why: the others are shown
+    nevertheless."""
+    from batchpool.wire.task_form import input_json
+
+    try:
+        return input_json(form.input)
+    except Exception as exc:  # the store may be anybody's
+        return {"unreadable": f"{type(exc).__name__}: {exc}"[:_SHOWN_CHARACTERS]}
 
 
 def _time(at_ms: int) -> str | None:
     if not at_ms:
         return None
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # no time of ours
+        return f"{at_ms} ms"
 
 
 def _print(what: str, rows: list[dict[str, Any]], *, as_json: bool) -> None:

@@ -66,9 +66,14 @@ class ArenaLaneClient(LaneClient):
         if self._coming is None:
             self.arena.check_open(now_ns, priority)
             return
-        contested = self.allocator.is_contested(flow, now_ns)
         self._arena_rows.runs = self.arena.claim(
-            self._coming, now_ns, flow=flow, contested=contested, priority=priority
+            self._coming,
+            now_ns,
+            flow=flow,
+            contested=self.allocator.is_contested(flow, now_ns),
+            origin_contested=bool(self.allocator.named)
+            and self.allocator.is_origin_contested(flow, now_ns),
+            priority=priority,
         )
         self._coming = None
 

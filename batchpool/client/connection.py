@@ -31,6 +31,7 @@ from batchpool.shm.doorbell import Waiter
 Reply = TypeVar("Reply")
 
 _PORTS_SHOWN = 5  # in a message
+_SERVICE_FOLDER = "/run/batchpool"  # of root's pools and of the systemd unit
 
 _REFUSALS: dict[str, type[PoolError]] = {
     kind.code: kind for kind in (InvalidRequest, NotFound, NotReady, Overloaded, InternalError)
@@ -143,7 +144,7 @@ class Connection:
 def cannot_connect(path: str, exc: OSError) -> str:
     if isinstance(exc, FileNotFoundError):
         nobody = f"no pool listens at {path}: there is no such socket; is the server running?"
-        return nobody + _other_ports(path)
+        return nobody + (_of_service(path) or _other_ports(path))
     if isinstance(exc, ConnectionRefusedError):
         if not _is_socket(path):
             return (
@@ -154,6 +155,15 @@ def cannot_connect(path: str, exc: OSError) -> str:
     if isinstance(exc, PermissionError):
         return f"no permission to connect to the pool at {path}: {_permitted_users(path)}"
     return f"cannot connect to the pool at {path}: {exc.strerror}"
+
+
+def _of_service(path: str) -> str:
+    """The end of a message about a user's own socket that is not there: that of a service of the
+    machine, which users reach by its path; "" for none."""
+    found = f"{_SERVICE_FOLDER}/{os.path.basename(path)}"
+    if found == path or not os.path.exists(found):
+        return ""
+    return f" Or as a service? There is {found}: --socket, or bp.Client(PATH), names it"
 
 
 def _other_ports(path: str) -> str:

@@ -55,7 +55,16 @@ class LaneArena:
         if refusal is not None:
             raise self._overloaded(refusal, (), now_ns)
 
-    def claim(self, rows: Rows, now_ns: int, *, flow: int, contested: bool, priority: int) -> Runs:
+    def claim(
+        self,
+        rows: Rows,
+        now_ns: int,
+        *,
+        flow: int,
+        contested: bool,
+        origin_contested: bool,
+        priority: int,
+    ) -> Runs:
         """A run for each of these rows; raises Overloaded, or TooLarge if they never fit."""
         spans = self._spans(rows)
         sizes = _sums(spans)
@@ -67,7 +76,12 @@ class LaneArena:
                 " requests, or raise input_arena_mib"
             )
         found = self.allocator.claim(
-            sizes, now_ns, flow=flow, contested=contested, priority=priority
+            sizes,
+            now_ns,
+            flow=flow,
+            contested=contested,
+            origin_contested=origin_contested,
+            priority=priority,
         )
         if isinstance(found, Refusal):
             raise self._overloaded(found, sizes, now_ns)

@@ -15,22 +15,24 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from batchpool.consume.letters import Letter, short_letter, whole_letter
 from batchpool.consume.partitions import Partitions
 from batchpool.consume.plan import ConsumePlan
 from batchpool.consume.rows import RecordRows, RowEnd
-from batchpool.core.errors import PoolError
+from batchpool.core.errors import TooLarge
 
 _LOG = logging.getLogger("batchpool.consume")
 _FETCH_MS = 500
 _COMMIT_S = 1.0
 _HAND_OVER_S = 20.0  # rows of a partition that moves may take so long to end
-_HEADERS = "batchpool."  # of a dead letter's own headers
+_MOST_BYTES = 256 << 20  # of the records under way, however many these are
 
 
 class Consumer:
     """One member of a group. kafka_consumer, producer: of aiokafka, started; the caller stops them.
 
     records, failed: that have ended, and those of them with a dead letter. most: rows under way.
+    too_large: the errors by which a broker refuses one record for its size, and goes on.
     """
 
     def __init__(
@@ -40,12 +42,15 @@ class Consumer:
         producer: Any,
         rows: RecordRows,
         most: int,
+        too_large: tuple[type[Exception], ...] = (),
     ) -> None:
         self._plan = plan
         self._consumer = kafka_consumer
         self._producer = producer
         self._rows = rows
         self._most = most
+        self._too_large = too_large
+        self._bytes = 0  # of the records under way
         self._partitions = Partitions()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
@@ -62,7 +67,7 @@ class Consumer:
         committed_s = time.monotonic()
         while not self._stopping.is_set() and self._fault is None:
             room = self._most - self._partitions.under_way
-            if room <= 0:
+            if room <= 0 or self._bytes >= _MOST_BYTES:
                 await self._partitions.wait_for_end(_COMMIT_S)
             else:
                 found = await self._consumer.getmany(timeout_ms=_FETCH_MS, max_records=room)
@@ -75,6 +80,7 @@ class Consumer:
 
     def _begin(self, partition: Any, records: Sequence[Any]) -> None:
         progress = self._partitions.begin(partition, [record.offset for record in records])
+        self._bytes += sum(map(_size, records))
         task = asyncio.create_task(self._process(progress, records))
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -87,36 +93,69 @@ class Consumer:
     async def _process(self, progress: Any, records: Sequence[Any]) -> None:
         """Run fetched records of one partition; each counts as ended once the broker has what came
         of it."""
-        sent: list[asyncio.Future[Any]] = []
+        sent: list[tuple[RowEnd, asyncio.Future[Any]]] = []
         async for end in self._rows.ends([record.value for record in records]):
             record = records[end.at]
             acknowledged = await self._send(record, end)
             acknowledged.add_done_callback(
-                partial(self._ended, progress, record.offset, end.error is not None)
+                partial(self._acknowledged, progress, record, end.error is not None)
             )
-            sent.append(acknowledged)
-        for acknowledged in sent:  # one after the other: most are there, in one batch of the broker
-            await acknowledged
+            sent.append((end, acknowledged))
+        for end, acknowledged in sent:  # in turn: most are there, in one batch of the broker
+            try:
+                await acknowledged
+            except self._too_large as exc:
+                await self._send_smaller(records[end.at], end, exc)
+                self._ended(progress, records[end.at], failed=True)
 
-    def _ended(
-        self, progress: Any, offset: int, failed: bool, acknowledged: asyncio.Future[Any]
+    def _acknowledged(
+        self, progress: Any, record: Any, failed: bool, acknowledged: asyncio.Future[Any]
     ) -> None:
         """A callback, since a task for each record would cost more than all else of this file."""
         if acknowledged.cancelled() or acknowledged.exception() is not None:
-            return  # `_process` raises it
-        self._partitions.end(progress, offset)
+            return  # `_process` raises it, or sends less
+        self._ended(progress, record, failed=failed)
+
+    def _ended(self, progress: Any, record: Any, *, failed: bool) -> None:
+        self._partitions.end(progress, record.offset)
+        self._bytes -= _size(record)
         self.records += 1
         self.failed += failed
 
-    async def _send(self, record: Any, end: RowEnd) -> Any:
+    async def _send(self, record: Any, end: RowEnd) -> asyncio.Future[Any]:
         """Give the producer what came of a record; the future of the broker's answer."""
-        headers = list(record.headers)
         if end.error is None:
-            topic, value = self._plan.target.name, end.value
-        else:
-            topic, value = self._plan.dead.name, record.value
-            headers += dead_headers(record, end.error)
-        return await self._producer.send(topic, value, key=record.key, headers=headers)
+            result = Letter(record.key, end.value, list(record.headers))
+            return await self._produce(self._plan.target.name, result)
+        return await self._produce(self._plan.dead.name, whole_letter(record, end.error))
+
+    async def _send_smaller(self, record: Any, end: RowEnd, refusal: Exception) -> None:
+        """Have the broker keep a dead letter in place of what is too large for it: no record may
+        end the consumer, which would meet it again after each start."""
+        letters = [short_letter(record, end.error)] if end.error is not None else []
+        if end.error is None:
+            error = TooLarge(f"the result is larger than the broker takes: {refusal}")
+            letters = [whole_letter(record, error), short_letter(record, error)]
+        for letter in letters:
+            try:
+                await (await self._produce(self._plan.dead.name, letter))
+                return
+            except self._too_large as exc:
+                refusal = exc
+        raise refusal
+
+    async def _produce(self, topic: str, sent: Letter) -> asyncio.Future[Any]:
+        """The future of the broker's answer. What the producer itself finds too large is refused as
+        the broker would."""
+        try:
+            key, headers = sent.key, sent.headers
+            future: asyncio.Future[Any] = await self._producer.send(
+                topic, sent.value, key=key, headers=headers
+            )
+        except self._too_large as exc:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(exc)
+        return future
 
     # -- offsets ------------------------------------------------------------------------
 
@@ -154,13 +193,5 @@ class Consumer:
             raise self._fault
 
 
-def dead_headers(record: Any, error: PoolError) -> list[tuple[str, bytes]]:
-    """Headers of a dead letter: the error, and the place where the record stood."""
-    said = {
-        "code": error.code,
-        "error": error.message,
-        "topic": record.topic,
-        "partition": str(record.partition),
-        "offset": str(record.offset),
-    }
-    return [(_HEADERS + name, text.encode()) for name, text in said.items()]
+def _size(record: Any) -> int:
+    return len(record.key or b"") + len(record.value or b"")

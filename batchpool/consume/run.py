@@ -15,6 +15,7 @@ from batchpool.bulk.plan import chosen_outputs
 from batchpool.client.aio import AsyncClient
 from batchpool.client.served_model import ServedModel, spec_of
 from batchpool.consume.consumer import Consumer
+from batchpool.consume.known_topics import warn_of_missing_topics
 from batchpool.consume.plan import ConsumePlan
 from batchpool.consume.rows import RecordRows
 from batchpool.consume.values import ValueReader, ValueWriter
@@ -25,6 +26,8 @@ from batchpool.core.tensors.rows import check_parameters
 _LOG = logging.getLogger("batchpool.consume")
 _REPORT_S = 10.0
 _MOST = 4096  # rows under way, unless the command says otherwise
+# Brokers say themselves how large a record may be; beyond this they cut the connection.
+_MOST_REQUEST_BYTES = 64 << 20
 _SECRET = ("security_protocol", "sasl_mechanism", "sasl_plain_username", "sasl_plain_password")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _KNOWN = (*_SECRET, "ssl_cafile", "ssl_certfile", "ssl_keyfile", "client_id")
@@ -69,7 +72,11 @@ async def consume(plan: ConsumePlan, socket: str) -> Consumer:
         # Both are stopped wherever this ends, since what aiokafka has made is to be stopped, too.
         try:
             producer = kafka.AIOKafkaProducer(
-                bootstrap_servers=plan.target.brokers, acks="all", linger_ms=5, **plan.kafka
+                bootstrap_servers=plan.target.brokers,
+                acks="all",
+                linger_ms=5,
+                max_request_size=_MOST_REQUEST_BYTES,
+                **plan.kafka,
             )
             stack.push_async_callback(producer.stop)
             kafka_consumer = kafka.AIOKafkaConsumer(
@@ -82,20 +89,22 @@ async def consume(plan: ConsumePlan, socket: str) -> Consumer:
             stack.push_async_callback(kafka_consumer.stop)
         except ValueError as exc:  # settings that do not go together
             raise ConfigError(f"--kafka-config: {exc}") from None
-        consumer = Consumer(plan, kafka_consumer, producer, rows, plan.most or _MOST)
-        listener = _listener(kafka, consumer)
-        brokers = plan.target.brokers
-        try:
-            await producer.start()
-            brokers = plan.source.brokers
-            kafka_consumer.subscribe([plan.source.name], listener=listener)
-            await kafka_consumer.start()
-        except kafka.errors.KafkaError as exc:
-            raise StartError(f"the brokers {brokers} do not answer: {exc}") from exc
+        too_large = (
+            kafka.errors.MessageSizeTooLargeError,
+            kafka.errors.RecordTooLargeError,
+            kafka.errors.RecordListTooLargeError,
+        )
+        consumer = Consumer(plan, kafka_consumer, producer, rows, plan.most or _MOST, too_large)
+        kafka_consumer.subscribe([plan.source.name], listener=_listener(kafka, consumer))
+        starting = asyncio.create_task(_start(kafka, plan, producer, kafka_consumer))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, consumer.stop)
+            loop.add_signal_handler(number, _stop, consumer, starting)
             stack.callback(loop.remove_signal_handler, number)
+        await asyncio.wait({starting})
+        if starting.cancelled():
+            return consumer
+        await starting
         _LOG.info("%s consumes %s for model %s", plan.group, plan.source.name, plan.model)
         reports = asyncio.create_task(_report(consumer))
         stack.callback(reports.cancel)
@@ -107,6 +116,24 @@ async def consume(plan: ConsumePlan, socket: str) -> Consumer:
                 f" {exc}; a new start goes on from the last offset that is committed"
             ) from exc
         return consumer
+
+
+async def _start(kafka: Any, plan: ConsumePlan, producer: Any, kafka_consumer: Any) -> None:
+    """Connect to the brokers and join the group, which may take as long as its others take."""
+    brokers = plan.target.brokers
+    try:
+        await producer.start()
+        brokers = plan.source.brokers
+        await warn_of_missing_topics(plan)
+        await kafka_consumer.start()
+    except kafka.errors.KafkaError as exc:
+        raise StartError(f"the brokers {brokers} do not answer: {exc}") from exc
+
+
+def _stop(consumer: Consumer, starting: asyncio.Task[None]) -> None:
+    """A signal: what is under way ends; a start that still waits for the brokers is given up."""
+    consumer.stop()
+    starting.cancel()
 
 
 def _kafka() -> Any:

@@ -67,7 +67,10 @@ def outputs_of(answer: Any, n: int) -> list[Any]:
         count = len(outputs)
         if count == n:
             return outputs
-    raise ModelError(f"model_fn returned {count} outputs for {n} inputs")
+    raise ModelError(
+        f"model_fn returned {count} outputs for {n} inputs; it gets all inputs of a batch at once,"
+        " as a list unless they are arrays, and returns one output for each"
+    )
 
 
 def kind_of(value: Any) -> str:

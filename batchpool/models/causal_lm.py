@@ -22,6 +22,7 @@ import numpy as np
 import batchpool as bp
 from batchpool.models.decoder.model_folder import ModelFolder
 from batchpool.models.extras import check_weights, extra, folder_with
+from batchpool.models.pretrained import whole_model
 from batchpool.models.tokens import Dtype, dtype_on
 
 if TYPE_CHECKING:
@@ -45,8 +46,9 @@ class CausalLM(bp.Generator):
     kv_gib: memory of the KV cache; 0 for what the sequences need, on a GPU at most 80 % of what is
     free. dtype: of the weights; "auto" is half precision on a GPU. stop_ids: tokens that end a
     sequence, besides those of the model. chunk_tokens: tokens of prompts that one step takes; 0 for
-    1,024 on a GPU and 128 on a CPU. graphs: CUDA graphs on a GPU. trust: load weights that are
-    pickled, and code of the folder.
+    1,024 on a GPU and 128 on a CPU. graphs: CUDA graphs on a GPU. compile: fuse kernels of the
+    model by torch.compile on a GPU, for shorter steps and a longer start. trust: load weights that
+    are pickled, and code of the folder.
 
     Parameters of a request: temperature (0 for the likeliest token), top_k (0 for any), top_p,
     seed (below 0 for a random one), ignore_eos (go on behind the end).
@@ -65,11 +67,13 @@ class CausalLM(bp.Generator):
         stop_ids: list[int] | None = None,
         chunk_tokens: int = 0,
         graphs: bool = True,
+        compile: bool = False,
         trust: bool = False,
     ) -> None:
         folder = self._folder = ModelFolder.read(folder_with(path, "config.json"))
         self._length = length = folder.checked_length(max_length)
         folder.check(length)
+        check_weights(folder.path, trust)
         if not 0 <= max_tokens < length:
             raise ValueError(
                 f"option max_tokens is {max_tokens}; 1 to {length - 1} was expected, because"
@@ -93,12 +97,13 @@ class CausalLM(bp.Generator):
         self._kv_gib, self._chunk_tokens = kv_gib, chunk_tokens
         self._full: list[int] = []  # sequences without room that have not been told of so
         self._dtype, self._graphs, self._trust = dtype, graphs, trust
+        self._compile = compile
 
     def load(self, device: str) -> None:
         with extra("causal-lm"):
             import torch
             import transformers  # noqa: F401
-        check_weights(self._folder.path, self._trust)
+        check_weights(self._folder.path, self._trust)  # which may have gone since
         on = torch.device(device)
         with torch.inference_mode():
             self._build(*self._loaded(on), on)
@@ -123,13 +128,12 @@ class CausalLM(bp.Generator):
         from transformers import AutoModelForCausalLM
 
         name = dtype_on(device.type, self._dtype, self._folder.config)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            str(self._folder.path),
-            use_safetensors=None if self._trust else True,
+        model = whole_model(
+            AutoModelForCausalLM,
+            self._folder.path,
+            self._trust,
             dtype=getattr(torch, name),
             attn_implementation=attention,
-            local_files_only=True,
-            trust_remote_code=self._trust,
         )
         return model.to(device).eval()
 
@@ -137,7 +141,8 @@ class CausalLM(bp.Generator):
         """Check the model, and make the engine."""
         from batchpool.models.decoder.build import checked, engine_of
 
-        found = checked(model, adds_mask, device, self._attention(device, model.dtype))
+        attention = self._attention(device, model.dtype)
+        found = checked(model, adds_mask, device, attention, self._fuse if self._compile else None)
         self._vocabulary: int = model.get_input_embeddings().num_embeddings
         self.sequences = slots = self._slots(found.layers, model.dtype, device)
         usual = _CHUNK_TOKENS if device.type == "cuda" else _CHUNK_TOKENS_ON_CPU
@@ -149,6 +154,11 @@ class CausalLM(bp.Generator):
         from batchpool.models.decoder.packed_attention import flash_attention
 
         return flash_attention(device, dtype)
+
+    def _fuse(self, model: Any, layers: int) -> None:
+        from batchpool.models.decoder.fusion import fuse
+
+        fuse(model, layers)
 
     def _capture(self, device: torch.device) -> Capture | None:
         """That which makes graphs of calls, None where they run as they are."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+# A tokenizer is a tokenizer.json, or one of the files that slow ones have.
+_TOKENIZER_FILES = ("tokenizer.json", "vocab*", "*.model", "*.spm", "*.codes", "tekken.json")
+_WITHOUT_VOCABULARY = ("ByT5", "Canine", "Perceiver")  # tokenizers whose tokens are bytes
 
 
 @contextmanager
@@ -27,30 +32,32 @@ def file_at(path: Path) -> Path:
     return path
 
 
-def folder_with(path: Path, *names: str) -> Path:
-    """The path of a folder with these files, "~" expanded; FileNotFoundError names the first that
-    is missing."""
+def folder_with(path: Path, name: str, advice: str = "") -> Path:
+    """The path of a folder with this file, "~" expanded; FileNotFoundError says what is missing.
+    advice: what to do about a folder without the file."""
     path = path.expanduser()
     if path.is_file():
         raise FileNotFoundError(
-            f"{path.absolute()} is a file; option path takes the folder that has {names[0]}"
+            f"{path.absolute()} is a file; option path takes the folder that has {name}"
         )
     if not path.is_dir():
         raise FileNotFoundError(
             f"there is no folder {path.absolute()}, which option path names; it must be on this"
             " machine, since nothing is fetched from a hub"
         )
-    for name in names:
-        if not (path / name).is_file():
-            raise FileNotFoundError(
-                f"there is no {name} in the folder {path.absolute()}, which option path names"
-            )
+    if not (path / name).is_file():
+        raise FileNotFoundError(
+            f"there is no {name} in the folder {path.absolute()}, which option path names{advice}"
+        )
     return path
 
 
 def check_weights(folder: Path, trust: bool) -> None:
     """Raise FileNotFoundError for a folder of transformers without weights that may be loaded.
-    trust: pickled ones may be, too."""
+    trust: pickled ones may be, too. Of weights in several files, all that their index names have
+    to be there."""
+    for index in folder.glob("*.safetensors.index.json"):
+        _check_index(index)
     if any(folder.glob("*.safetensors")):
         return
     pickled = next(folder.glob("*.bin"), None)
@@ -66,6 +73,35 @@ def check_weights(folder: Path, trust: bool) -> None:
         " pickled, and can hold code that runs as it is loaded; if you know where it comes from,"
         " set the option trust = true"
     )
+
+
+def _check_index(index: Path) -> None:
+    """Raise FileNotFoundError for an index of weights that names a file which is not there."""
+    try:
+        named = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        missing = [name for name in named if not (index.parent / name).is_file()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index.absolute()} cannot be read: {error!r}") from None
+    if missing:
+        raise FileNotFoundError(
+            f"there is no {missing[0]} in the folder {index.parent.absolute()}, one of"
+            f" {len(named)} files of weights that its {index.name} names; {len(missing)} are"
+            " missing"
+        )
+
+
+def check_tokenizer(folder: Path, trust: bool) -> None:
+    """Raise FileNotFoundError for a folder of transformers without a tokenizer. trust: its code may
+    make one of anything."""
+    if trust or any(any(folder.glob(names)) for names in _TOKENIZER_FILES):
+        return
+    settings = folder / "tokenizer_config.json"
+    text = settings.read_text(encoding="utf-8") if settings.is_file() else ""
+    if not any(kind in text for kind in _WITHOUT_VOCABULARY):
+        raise FileNotFoundError(
+            f"there is no tokenizer in the folder {folder.absolute()}: tokenizer.json was expected"
+            " beside its config.json"
+        )
 
 
 def check_trust(trust: bool, what: str) -> None:

@@ -112,7 +112,13 @@ class Onnx(bp.Model):
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if not optimised:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        return onnxruntime.InferenceSession(str(self._path), options, providers=providers)
+        try:
+            return onnxruntime.InferenceSession(str(self._path), options, providers=providers)
+        except Exception as error:
+            if optimised:
+                raise  # a worker tells a device that is out of memory by the kind of the error
+            library = f"ONNX Runtime {onnxruntime.__version__}"
+            raise ValueError(f"{self._path} is no file that {library} loads: {error}") from error
 
     def _check_max_dims(self) -> None:
         dims = [dim for tensor in (*self.inputs, *self.outputs) for dim in tensor.shape]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import batchpool as bp
-from batchpool.models.extras import check_trust, extra, folder_with
+from batchpool.models.extras import check_tokenizer, check_trust, check_weights, extra, folder_with
 from batchpool.models.texts import by_length, decoded, share_cores
 from batchpool.models.tokens import (
     MADE,
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     import torch
 
 _PROMPT_NAME_BYTES = 64
+_HOW_TO_MAKE_ONE = (
+    "; sentence_transformers makes a folder with it of one of plain transformers:"
+    " SentenceTransformer(FOLDER).save(OTHER_FOLDER)"
+)
 # The library would import any other class that a folder names, from the folder itself too.
 _WITHOUT_CODE = ("Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", "Dropout")
 
@@ -65,7 +69,7 @@ class SentenceTransformer(bp.Model):
         cuda_graphs: bool = False,
         trust: bool = False,
     ) -> None:
-        self._path = path = folder_with(path, "modules.json")
+        self._path = path = folder_with(path, "modules.json", _HOW_TO_MAKE_ONE)
         self._normalize, self._dtype, self._trust = normalize, dtype, trust
         modules = _read(path / "modules.json")
         if not trust:
@@ -80,6 +84,9 @@ class SentenceTransformer(bp.Model):
             limit = max(_PROMPT_NAME_BYTES, *map(len, self._prompts))
             self.parameters = [bp.Tensor("prompt_name", "bytes", max_bytes=limit, default=default)]
         encoder = path / modules[0]["path"] if modules else path
+        if modules and modules[0]["type"].endswith(".Transformer"):
+            check_weights(encoder, trust)
+            check_tokenizer(encoder, trust)
         self._config = _read(encoder / "config.json")
         self._max_tokens = token_limit(encoder, self._config, max_bytes)
         is_staged = _makes_ids_only(path, modules)

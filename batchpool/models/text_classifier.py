@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import batchpool as bp
-from batchpool.models.extras import check_weights, extra, folder_with
+from batchpool.models.extras import check_tokenizer, check_weights, extra, folder_with
+from batchpool.models.pretrained import whole_model
 from batchpool.models.texts import decoded, share_cores
 from batchpool.models.tokens import (
     MADE,
@@ -41,7 +42,7 @@ class TextClassifier(bp.Model):
     label, score: of the best label. path: the folder. max_bytes: of a text. max_tokens: longer
     texts are cut; 0 for what the folder says. dtype: of the weights; "auto" is half precision on a
     GPU. trust: load weights that are pickled, and code of the folder. Raises RuntimeError without
-    the extra, FileNotFoundError and OSError for another folder.
+    the extra, FileNotFoundError, OSError and ValueError for another folder.
     """
 
     name = "text_classifier"
@@ -55,6 +56,8 @@ class TextClassifier(bp.Model):
         trust: bool = False,
     ) -> None:
         self._path = path = folder_with(path, "config.json")
+        check_weights(path, trust)
+        check_tokenizer(path, trust)
         self._dtype, self._trust = dtype, trust
         self._config = json.loads((path / "config.json").read_text(encoding="utf-8"))
         # As transformers has it, which does not write the two labels that are its default.
@@ -89,12 +92,11 @@ class TextClassifier(bp.Model):
         check_weights(self._path, self._trust)
         disable_progress_bar()
         self._tokenizer = self._loaded_tokenizer()
-        classifier: Any = AutoModelForSequenceClassification.from_pretrained(
-            str(self._path),
-            use_safetensors=None if self._trust else True,
+        classifier = whole_model(
+            AutoModelForSequenceClassification,
+            self._path,
+            self._trust,
             dtype=getattr(torch, dtype_on(device, self._dtype, self._config)),
-            local_files_only=True,
-            trust_remote_code=self._trust,
         )
         self._classifier = classifier.to(device).eval()
 

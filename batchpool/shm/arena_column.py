@@ -59,6 +59,8 @@ class ArenaColumn(TensorColumn):
             self.sizes[where, k] = rows.shape[1 + dim]
         if sizes is not None:
             self.store_sizes(where, sizes)
+        if self.lengths is not None and not self.tensor.shape:
+            return self._store_strings(where, rows.tolist())
         arena, cells = self.values, self.offset_cells
         for slot, row in zip(slots_of(where), self._cut(rows, sizes), strict=True):
             start = cells[slot]
@@ -108,6 +110,14 @@ class ArenaColumn(TensorColumn):
             length = min(int(self.lengths[(slot, *at)]), self.tensor.max_bytes)
             rows[(i, *at)] = self._run(start, length).tobytes()
             start += length
+
+    def _starts(self, slots: Sequence[int], lengths: Sequence[int]) -> list[int]:
+        """Where the byte strings stand, inside the arena whatever the offsets say."""
+        most, cells = len(self.values), self.offset_cells
+        return [
+            max(0, min(cells[slot], most - length))
+            for slot, length in zip(slots, lengths, strict=True)
+        ]
 
     def are_inside(self, slots: Iterable[int]) -> bool:
         """False if a row in these slots reaches out of the arena, or does not begin at a multiple

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Tensor
+from batchpool.shm.segment import Octets
 
 Where: TypeAlias = "slice | npt.NDArray[Any]"
 
@@ -50,7 +51,8 @@ class TensorColumn:
     """One tensor's column: values [slots, *max row shape], sizes and lengths beside it.
 
     sizes: u32 [slots, k] of the whole road; places: (its column there, row dimension).
-    lengths: of a bytes tensor's elements, u32 [slots, *max row shape].
+    lengths: of a bytes tensor's elements, u32 [slots, *max row shape]; octets: the values of one
+    with a single string a row.
     """
 
     tensor: Tensor
@@ -58,6 +60,7 @@ class TensorColumn:
     sizes: Array
     places: tuple[tuple[int, int], ...]
     lengths: Array | None
+    octets: Octets | None
 
     def store(self, where: Where, rows: Array) -> None:
         """Write rows [n, *row shape] (all of one size) into n slots."""
@@ -79,11 +82,25 @@ class TensorColumn:
 
     def _store_bytes(self, where: Where, rows: Array) -> None:
         assert self.lengths is not None
+        if rows.ndim == 1:
+            return self._store_strings(where, rows.tolist())
         for slot, row in zip(slots_of(where), rows, strict=True):
             for at, element in elements_of(row):
                 place = (slot, *at)
                 self.values[place][: len(element)] = np.frombuffer(element, np.uint8)
                 self.lengths[place] = len(element)
+
+    def _store_strings(self, where: Where, elements: Sequence[bytes]) -> None:
+        """Write one byte string a slot. Through a memoryview: an array takes five times as long."""
+        assert self.lengths is not None
+        assert self.octets is not None
+        octets, most, lengths = self.octets, self.tensor.max_bytes or 0, list(map(len, elements))
+        if max(lengths, default=0) > most:
+            raise ValueError(f"a byte string of {max(lengths)} bytes came; at most {most} fit")
+        starts = self._starts(slots_of(where), lengths)
+        for start, element, length in zip(starts, elements, lengths, strict=True):
+            octets[start : start + length] = element
+        self.lengths[where] = lengths
 
     def store_ragged(self, slots: Sequence[int], rows: Sequence[Array]) -> None:
         """Write rows of different sizes, one array [*row shape] a slot."""
@@ -128,6 +145,8 @@ class TensorColumn:
         return rows
 
     def _load_bytes(self, where: Where, sizes: npt.NDArray[np.int64] | None) -> Array:
+        if not self.tensor.shape:
+            return self._load_strings(slots_of(where), where)
         slots = (
             np.arange(where.start, where.stop, dtype=np.int64)
             if isinstance(where, slice)
@@ -147,6 +166,25 @@ class TensorColumn:
                     own[dim] = int(sizes[i, k])
             self._load_elements(slot, own, rows, i)
         return rows
+
+    def _load_strings(self, slots: Sequence[int], where: Where) -> Array:
+        """Read one byte string a slot, cut to the maximum: the other side wrote its length."""
+        assert self.lengths is not None
+        assert self.octets is not None
+        octets, most = self.octets, self.tensor.max_bytes or 0
+        lengths = [min(length, most) for length in self.lengths[where].tolist()]
+        starts = self._starts(slots, lengths)
+        rows = np.empty(len(slots), object)
+        rows[:] = [
+            octets[start : start + length].tobytes()
+            for start, length in zip(starts, lengths, strict=True)
+        ]
+        return rows
+
+    def _starts(self, slots: Sequence[int], lengths: Sequence[int]) -> list[int]:
+        """The places in the octets of byte strings of these lengths, one a slot."""
+        width = self.values.shape[1]
+        return [slot * width for slot in slots]
 
     def _load_elements(self, slot: int, own: Sequence[int], rows: Array, i: int) -> None:
         """Read the byte strings of one slot, which has its own shape, into row i."""

@@ -25,12 +25,14 @@ def tensor_columns(
         name, own = f"{road}.{tensor.name}", tuple(places[tensor.name])
         lengths = memory.array(layout.columns[f"len.{name}"]) if tensor.is_bytes else None
         offsets = layout.columns.get(f"at.{name}")
+        place = layout.columns[name if offsets is None else "arena"]
+        values = memory.array(place)
+        octets = memory.octets(place) if tensor.is_bytes and not tensor.shape else None
         if offsets is None:
-            values = memory.array(layout.columns[name])
-            columns[tensor.name] = TensorColumn(tensor, values, sizes, own, lengths)
+            columns[tensor.name] = TensorColumn(tensor, values, sizes, own, lengths, octets)
         else:
-            arena = memory.array(layout.columns["arena"])
             columns[tensor.name] = ArenaColumn(
-                tensor, arena, sizes, own, lengths, memory.array(offsets), memory.scalars(offsets)
-            )
+                tensor, values, sizes, own, lengths, octets, memory.array(offsets),
+                memory.scalars(offsets),
+            )  # fmt: skip
     return columns

@@ -21,7 +21,7 @@ import os
 import re
 import secrets
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import posix_ipc
@@ -43,6 +43,13 @@ class Cells(Protocol):
     def __setitem__(self, at: int, value: int, /) -> None: ...
 
 
+class Octets(Protocol):
+    """Bytes by slices: a memoryview, or a simulator's stand-in. A slice of it has `tobytes`."""
+
+    def __getitem__(self, part: slice, /) -> Any: ...
+    def __setitem__(self, part: slice, value: bytes, /) -> None: ...
+
+
 class Memory(Protocol):
     """Memory under lanes and worker segments: a mapped segment, or a simulator's stand-in."""
 
@@ -54,6 +61,9 @@ class Memory(Protocol):
 
     def array(self, column: Column) -> Array:
         """A column for loads and stores by index, slice or array."""
+
+    def octets(self, column: Column) -> Octets:
+        """A column of bytes for loads and stores of runs of them."""
 
 
 @dataclass
@@ -87,6 +97,9 @@ class Segment:
         count = column.nbytes // int(column.dtype[1:])
         flat = np.frombuffer(self.map, np.dtype(column.dtype), count, column.offset)
         return flat.reshape(column.shape)
+
+    def octets(self, column: Column) -> memoryview:
+        return memoryview(self.map)[column.offset : column.offset + column.nbytes]
 
 
 def create(layout: Layout, *, sealed: bool, whose: str = "") -> int:

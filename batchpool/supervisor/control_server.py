@@ -205,14 +205,15 @@ class ControlServer:
             case Reload():
                 return self._reload(who, message), []
             case Drain():
-                _check_operator(who, "drain", told=message.on is not None)
+                asked = {True: "a drain", False: "the end of a drain", None: ""}[message.on]
+                _check_operator(who, "drain", asked)
                 return DrainState(*self._operations.drain(message.on)), []
             case _:
                 assert_never(message)
 
     def _reload(self, who: ClientConnection, message: Reload) -> ToClient | None:
         """Reload or cancel; None if the reply comes at the end of the reload."""
-        _check_operator(who, "reload")
+        _check_operator(who, "reload", "the end of a reload" if message.cancel else "a reload")
         if message.cancel:
             return ReloadReply(True, self._operations.cancel_reload())
         if not message.wait:
@@ -353,10 +354,10 @@ def sent(channel: Channel, answer: ToClient, fds: list[int]) -> bool:
     return True
 
 
-def _check_operator(who: ClientConnection, what: str, *, told: bool = True) -> None:
+def _check_operator(who: ClientConnection, what: str, asked: str) -> None:
     """Raise InvalidRequest unless the peer's uid is root's or the pool's own.
 
-    told: the request is logged; a refusal is always logged.
+    what: the verb.  asked: what is asked for, in the log; "" logs no request that is granted.
     """
     own = os.geteuid()
     peer = who.peer
@@ -366,5 +367,5 @@ def _check_operator(who: ClientConnection, what: str, *, told: bool = True) -> N
         raise InvalidRequest(
             f"you may not {what} this pool: only root and the user it runs as (uid {own}) may"
         )
-    if told:
-        _LOG.info("%s asks for a %s", asker, what)
+    if asked:
+        _LOG.info("%s asks for %s", asker, asked)

@@ -185,8 +185,9 @@ class Supervisor:
             _LOG.info("removed %d segments of dead pools", len(self._resources.leftovers))
         plan = self._resources.plan
         self._resources.state_page.state.set(int(PoolState.STARTING))
-        names = ", ".join(f"{m.spec.name} ({len(m.all_workers)} workers)" for m in plan.models)
-        _LOG.info("loading %s", names)
+        counts = ((m.spec.name, len(m.all_workers)) for m in plan.models)
+        names = (f"{name} ({n} worker{'s' * (n > 1)})" for name, n in counts)
+        _LOG.info("loading %s", ", ".join(names))
         for model in plan.models:
             for stage in model.cpu_stages:
                 where = stage_place(len(model.workers_of(stage)))

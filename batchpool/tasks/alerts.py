@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
+import shutil
 from collections.abc import Callable
 
 import msgspec
@@ -12,6 +13,15 @@ import msgspec
 _LOG = logging.getLogger("batchpool.tasks")
 _BETWEEN_S = 60.0
 _LIMIT_S = 30.0
+_AT_END_S = 5.0  # a stop of the pool waits no longer for the command
+
+
+def missing_program(command: str) -> str:
+    """Why a task_alert_command cannot be started, as far as can be seen now; "" where it can."""
+    words = shlex.split(command)
+    if not words or shutil.which(words[0]) is not None:
+        return ""
+    return f"task_alert_command: there is no program {words[0]} that this user may start"
 
 
 class Alerts:
@@ -23,6 +33,8 @@ class Alerts:
 
     def __init__(self, command: str, clock_s: Callable[[], float]) -> None:
         self._command = shlex.split(command)
+        if missing := missing_program(command):
+            _LOG.warning("%s; dead letters will be told to nobody", missing)
         self._clock_s = clock_s
         self._new: dict[str, dict[str, int]] = {}
         self._next_s = 0.0
@@ -43,6 +55,25 @@ class Alerts:
         letters = sum(n for codes in told.values() for n in codes.values())
         message = {"event": "dead_letters", "count": letters, "models": told}
         self._running = asyncio.create_task(self._run(msgspec.json.encode(message) + b"\n"))
+
+    async def end(self) -> None:
+        """Tell at the end of the process what has not been told, however short ago the last start
+        was: the next process knows nothing of it."""
+        if await self._has_ended():
+            self._next_s = self._clock_s()
+            self.look()
+            await self._has_ended()
+        elif self._new:
+            _LOG.warning("the latest dead letters are told to nobody: the command is not over")
+
+    async def _has_ended(self) -> bool:
+        """True once no command runs; False where one does that was waited for."""
+        if self._running is None:
+            return True
+        _, running = await asyncio.wait({self._running}, timeout=_AT_END_S)
+        if running:
+            _LOG.warning("task_alert_command still runs %g s after the stop", _AT_END_S)
+        return not running
 
     async def _run(self, message: bytes) -> None:
         try:

@@ -71,6 +71,11 @@ from batchpool.wire.task_form import without_id
 _LOG = logging.getLogger("batchpool.tasks")
 _OPEN = (TaskState.QUEUED.label, TaskState.RUNNING.label)
 _FULL_RETRY_MS = 5000
+_STORE_FULL = (
+    "the disk or the server that keeps the tasks is full: collect or DELETE results, or come back"
+    " after Retry-After; the pool's log says more"
+)
+_STORE_AWAY = "the store of tasks cannot be used at the moment; the pool's log says why"
 _DISK_RETRY_MS = 30_000
 _STATUS_FOR_S = 2.0  # counting takes the store's thread a while where many tasks are open
 
@@ -334,10 +339,13 @@ def refused(exc: BaseException) -> TaskRefused:
         case PoolError():
             after_ms = exc.retry_after_ms if isinstance(exc, Retryable) else 0
             return TaskRefused(exc.code, exc.message, after_ms, exc.param or "")
+        # The addresses and paths in these two are for the log, not for callers over HTTP.
         case StoreFull():
-            return TaskRefused(StorageFull.code, str(exc), _DISK_RETRY_MS)
+            _LOG.warning("a question about tasks is refused: %s", exc)
+            return TaskRefused(StorageFull.code, _STORE_FULL, _DISK_RETRY_MS)
         case StoreAway():
-            return TaskRefused(NotReady.code, str(exc), _FULL_RETRY_MS)
+            _LOG.warning("a question about tasks is refused: %s", exc)
+            return TaskRefused(NotReady.code, _STORE_AWAY, _FULL_RETRY_MS)
         case _:  # whatever one asker says, the others are answered
             _LOG.error("a question about tasks cannot be answered", exc_info=exc)
             return TaskRefused(InternalError.code, "internal error; the server's log has more")

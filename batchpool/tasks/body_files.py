@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 from collections.abc import Callable, Container
 from pathlib import Path
 
+_LOG = logging.getLogger("batchpool.tasks")
 LONG_BYTES = 64 * 1024  # deleting 1,000 rows of more than this takes the database long
 _UNFINISHED = ".tmp"
 
@@ -52,6 +54,15 @@ class BodyFiles:
     def read(self, name: str) -> bytes:
         """The bytes of a file."""
         return (self._folder / name).read_bytes()
+
+    def read_kept(self, name: str) -> bytes:
+        """As `read`; nothing of a file that somebody has removed: no task may keep the others from
+        running, and one without an input fails by itself."""
+        try:
+            return self.read(name)
+        except FileNotFoundError:
+            _LOG.error("the file %s of a task's input is gone", name)
+            return b""
 
     def size(self, name: str) -> int:
         """The bytes of a file, 0 if it is not there."""

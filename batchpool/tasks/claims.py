@@ -167,7 +167,7 @@ class Claims:
         n, identifier, claims, attempts, losses, rows, model, submitted_ms = row[:8]
         is_long, answer, body, caller = row[8:12]
         if is_long:
-            body = self._files.read(f"{identifier}.in")
+            body = self._files.read_kept(f"{identifier}.in")
         self._hold(identifier, _Held(n, claims + 1, model, caller, bool(is_long)))
         return ClaimedTask(
             identifier, model, claims + 1, attempts, losses, rows, body, answer, submitted_ms,

@@ -5,7 +5,8 @@ them, up to a size, in one transaction. So a commit is shared by as many as come
 lasts, and nobody waits for company.
 
 Where a group meets a full disk, new tasks are refused, and everything else in it is tried once more
-by itself, in ever smaller groups: what has been taken is to end.
+by itself, in ever smaller groups: what has been taken is to end. A group that fails otherwise is
+divided too, until the question that is to blame is alone.
 """
 
 from __future__ import annotations
@@ -143,10 +144,8 @@ class Committer:
         try:
             with self._store.group():
                 answers = [self._answers(kind, entries) for kind, entries in group]
-        except (StoreFull, StoreAway) as exc:
+        except Exception as exc:
             answers = [self._apart(kind, entries, exc) for kind, entries in group]
-        except Exception as exc:  # a fault of ours; the callers are told
-            return [[exc] * len(entries) for _, entries in group]
         self._noted(time.monotonic() - begun_s)
         return answers
 
@@ -160,14 +159,15 @@ class Committer:
         return found
 
     def _apart(self, kind: str, entries: Sequence[Entry], exc: Exception) -> list[Any]:
-        """The answers of entries whose group failed: by themselves, but for new tasks. Where there
-        is no room for all of them, half of them takes less of it, and so on."""
-        if kind == "put" or isinstance(exc, StoreAway):
+        """The answers of entries whose group failed: by themselves, but for new tasks on a full
+        disk. Half of them takes less room, and so on, or is without the one that is to blame: what
+        is wrong with one entry, or with the record that it asks for, fails no other."""
+        if isinstance(exc, StoreAway) or (kind == "put" and isinstance(exc, StoreFull)):
             return [exc] * len(entries)
         try:
             with self._store.group():
                 return self._answers(kind, entries)
-        except (StoreFull, StoreAway) as again:
+        except Exception as again:
             if len(entries) == 1:
                 return [self._fewer(entries[0], again)]
             half = len(entries) // 2
@@ -177,7 +177,7 @@ class Committer:
     def _fewer(self, entry: Entry, exc: Exception) -> Any:
         """The answer to a single entry that there was no room for: fewer tasks than were wanted."""
         want, question, place = entry
-        if not isinstance(want, Want) or want.tasks == 1 or isinstance(exc, StoreAway):
+        if not isinstance(want, Want) or want.tasks == 1 or not isinstance(exc, StoreFull):
             return exc
         fewer = replace(want, tasks=want.tasks // 2)
         (found,) = self._apart("claim", [(fewer, question, place)], exc)

@@ -90,7 +90,7 @@ class LetterBox:
         form = LetterForm(*(*row[:10], msgspec.msgpack.decode(row[10])))
         if len(row) == _FORM_COLUMNS:
             return form
-        body = self._files.read(f"{form.id}.in") if row[11] else row[13]
+        body = self._files.read_kept(f"{form.id}.in") if row[11] else row[13]
         return msgspec.structs.replace(form, input=body, answer=row[12])
 
     def take(self, letter: int) -> tuple[LetterForm, str] | None:

@@ -161,6 +161,7 @@ class TaskProcess:
         for work in works[1:]:
             work.cancel()
         await asyncio.wait(works)
+        await alerts.end()
         if self._batches is not None:
             await self._batches.close()
         await engine.close()

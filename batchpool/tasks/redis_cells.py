@@ -51,6 +51,19 @@ class Cells:
         keys = [key(p, name) for p in range(self.number)]
         return self.link.run([Command(k, (verb, k, *words)) for k in keys])
 
+    def forget_strays(self, name: str, found: Sequence[Sequence[bytes]]) -> None:
+        """Remove what is no task of its partition from sorted sets `name`. found: some members of
+        that of each partition. Nobody else would, and they would be found again for ever."""
+        commands = []
+        for p, members in enumerate(found):
+            strays = [member for member in members if not self._is_of(member, p)]
+            if strays:
+                commands.append(Command(key(p, name), ("ZREM", key(p, name), *strays)))
+        self.link.run(commands)
+
+    def _is_of(self, identifier: bytes, partition: int) -> bool:
+        return task_partition(identifier.decode("utf-8", "replace"), self.number) == partition
+
     def of_tasks(
         self,
         name: str,

@@ -28,7 +28,7 @@ from batchpool.tasks.redis_homes import reading_order, shares
 from batchpool.tasks.redis_keys import LETTERS
 from batchpool.tasks.redis_link import Command
 from batchpool.tasks.redis_scripts import script
-from batchpool.tasks.store import StoreAway, StoreFull
+from batchpool.tasks.store import StoreAway
 
 _FAR_EVERY = 4
 _CONSUMER_GONE_MS = 3_600_000
@@ -69,7 +69,7 @@ class RedisClaims:
         self._ended_now.clear()
         try:
             yield
-        except (StoreAway, StoreFull):
+        except Exception:
             for identifier in self._taken:
                 self._held.pop(identifier, None)
             self._in_doubt.update(self._ended_now)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from batchpool.control.task_messages import TaskForm
-from batchpool.tasks.record import StoreCounts, TaskState
+from batchpool.tasks.record import StoreCounts
 from batchpool.tasks.redis_cells import Cells
-from batchpool.tasks.redis_forms import FORM, form_of, number, text
+from batchpool.tasks.redis_forms import FORM, form_of, number, state_of, text
 from batchpool.tasks.redis_keys import key, task_partition
 from batchpool.tasks.redis_link import Command
 
@@ -23,7 +23,7 @@ def counted(cells: Cells) -> StoreCounts:
             state, colon, model = label.partition(":")
             if colon:
                 of_model = tasks.setdefault(model, {})
-                state_label = TaskState(int(state)).label
+                state_label = state_of(state.encode()).label
                 of_model[state_label] = of_model.get(state_label, 0) + n
             letters += n if label == "letters" else 0
             size += n if label == "bytes" else 0

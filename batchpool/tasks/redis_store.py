@@ -40,7 +40,7 @@ from batchpool.tasks.record import (
 from batchpool.tasks.redis_address import StoreAddress
 from batchpool.tasks.redis_cells import Cells
 from batchpool.tasks.redis_claims import RedisClaims
-from batchpool.tasks.redis_forms import FORM, form_of, number, text
+from batchpool.tasks.redis_forms import FORM, form_of, headers_in, number, text
 from batchpool.tasks.redis_homes import homes_of
 from batchpool.tasks.redis_keys import BOXES, CONFIG, PARTITIONS, VERSION, key
 from batchpool.tasks.redis_letters import RedisLetters
@@ -49,7 +49,7 @@ from batchpool.tasks.redis_listing import counted, newest
 from batchpool.tasks.redis_room import Room
 from batchpool.tasks.redis_scripts import script
 from batchpool.tasks.store import StoreAway, StoreFull
-from batchpool.tasks.task_rows import expired_answer, headers_of
+from batchpool.tasks.task_rows import expired_answer
 
 _LOG = logging.getLogger("batchpool.tasks")
 _RENEWALS_A_LEASE = 3
@@ -121,6 +121,11 @@ class RedisStore:
         *made, found = self._link.run(commands, errors="return")
         if found[1] is None:
             raise next(fault for fault in made if isinstance(fault, StoreFull))
+        if number(found[1]) < 1:
+            raise StoreAway(
+                f"the tasks at {self._url} are in no form that this batchpool knows: {CONFIG} has"
+                f" {text(found[1])!r} partitions; name another database"
+            )
         return number(found[0]), number(found[1])
 
     def _live(self, now_ms: int) -> None:
@@ -220,6 +225,7 @@ class RedisStore:
         self._live(now_ms)
         cells = self._open()
         late = cells.commands("ZRANGEBYSCORE", "until", "-inf", now_ms, "LIMIT", 0, _SWEPT_AT_ONCE)
+        cells.forget_strays("until", late)
         ended, letters = self._expire([text(name) for of in late for name in of], now_ms)
         dropped = cells.each("drop", now_ms, _SWEPT_AT_ONCE)
         more = _SWEPT_AT_ONCE in (*map(len, late), *dropped)
@@ -312,5 +318,5 @@ def _result_of(reply: Sequence[Any]) -> KeptResult:
     form = form_of(fields)
     if form.state in (TaskState.QUEUED.label, TaskState.RUNNING.label):
         return KeptResult(form, text(principal), None)
-    answer = TaskAnswer(number(status), headers_of(headers), body)
+    answer = TaskAnswer(number(status), headers_in(headers), body)
     return KeptResult(form, text(principal), answer, is_long == 1)

@@ -238,7 +238,11 @@ class Runner:
         known = {word for t in spec.outputs for word in (t.name, t.sizes_name)}
         read = []
         for task in tasks:
-            found = read_task(task)
+            try:
+                found = read_task(task)
+            except Exception as exc:  # of a damaged store; it must not keep the others from ending
+                await self._ends.failed(task, _unreadable(exc), InternalError.code)
+                continue
             gone = [choice.name for choice in found.request.outputs if choice.name not in known]
             if gone:
                 error = NotFound(f"model {name!r} has no output {gone[0]!r} any more")
@@ -324,3 +328,7 @@ class Runner:
             self._models[task.model].paused_ms = due_ms
         if due_ms:
             self.submitted(task.model, due_ms)
+
+
+def _unreadable(exc: Exception) -> InternalError:
+    return InternalError(f"what is kept of this task cannot be read: {exc!r:.200}")

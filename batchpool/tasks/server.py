@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,6 +17,8 @@ from batchpool.control.task_messages import CollectResult, SubmitTask, TaskResul
 from batchpool.tasks.answers import TaskAnswers, refused
 from batchpool.tasks.collecting import Reply
 
+_SMALL_BYTES = 4096  # of a result that is sent at once
+_TURN_BYTES = 1 << 20  # of larger results that are written in one turn of the loop
 _LOG = logging.getLogger("batchpool.tasks")
 
 
@@ -27,7 +30,9 @@ class _Connection(asyncio.Protocol):
         self._frames = FrameReader(TO_TASKS)
         self._collecting = server.answers.collecting(self._long_result)
         self._answers: set[asyncio.Task[None]] = set()
-        self._replies: list[bytes] = []  # of this turn of the loop
+        self._replies: list[tuple[int, TaskReply]] = []  # of this turn of the loop
+        self._results: deque[tuple[int, TaskReply]] = deque()  # larger ones, while they wait
+        self._flush_is_due = False
         self._transport: asyncio.Transport | None = None
         self._turn = asyncio.Lock()
         self._writable = asyncio.Event()
@@ -76,15 +81,32 @@ class _Connection(asyncio.Protocol):
         self._reply(number, refused(found) if isinstance(found, BaseException) else found)
 
     def _reply(self, number: int, reply: TaskReply) -> None:
-        """Send a reply, together with all others of this turn of the loop."""
-        if not self._replies:
+        """Send a reply, together with all others of this turn of the loop. Results that are not
+        small wait until the asker has taken those before: thousands may ask for one, of which there
+        is one copy until then, and other questions do not wait behind them."""
+        is_small = not isinstance(reply, TaskResult) or len(reply.body) <= _SMALL_BYTES
+        (self._replies if is_small else self._results).append((number, reply))
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_is_due:
+            self._flush_is_due = True
             asyncio.get_running_loop().call_soon(self._flush)
-        self._replies.append(frame_of(number, reply))
 
     def _flush(self) -> None:
-        replies, self._replies = self._replies, []
-        if self._transport is not None:
-            self._transport.write(b"".join(replies))
+        self._flush_is_due = False
+        if self._transport is None:
+            return
+        frames = [frame_of(number, reply) for number, reply in self._replies]
+        self._replies.clear()
+        size = 0
+        while self._results and size < _TURN_BYTES and self._writable.is_set():
+            frames.append(frame_of(*self._results.popleft()))
+            size += len(frames[-1])
+        if frames:
+            self._transport.write(b"".join(frames))
+        if self._results and self._writable.is_set():
+            self._flush_soon()
 
     @asynccontextmanager
     async def _long_result(self) -> AsyncIterator[None]:
@@ -98,9 +120,13 @@ class _Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
+        if self._results:
+            self._flush_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._replies.clear()
+        self._results.clear()
         self._server.connections.discard(self)
         self._server.changed.set()
         self._collecting.close()

@@ -252,7 +252,10 @@ class SqliteStore:
 
     def body(self, identifier: str) -> bytes | None:
         found = self._rows("SELECT 1 FROM tasks WHERE id = ? AND body_file", identifier)
-        return self._files.read(f"{identifier}.out") if found else None
+        try:
+            return self._files.read(f"{identifier}.out") if found else None
+        except FileNotFoundError:  # somebody has removed it; the store is well otherwise
+            return None
 
     def mark_read(self, ids: Sequence[str], now_ms: int) -> list[None]:
         if self._limits.evict_on_read:

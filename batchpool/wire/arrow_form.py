@@ -21,6 +21,7 @@ import msgspec
 
 from batchpool.arrow.columns_in import ColumnReader
 from batchpool.arrow.columns_out import column_field, column_of, cut_rows
+from batchpool.arrow.stranger_columns import check_lengths, check_types
 from batchpool.arrow.stream_size import expanded_bytes
 from batchpool.arrow.types import arrow
 from batchpool.core.errors import InvalidRequest, TooLarge
@@ -81,7 +82,7 @@ class ArrowForm:
                 " are taken for a body of this size"
             )
         try:
-            schema, table = self._read(pa, body)
+            schema, table = self._read(pa, body, len(body) + expanded)
             tensors: dict[str, Array] = {}
             given: dict[str, Any] = {}
             for field, column in zip(schema, table.columns, strict=True):
@@ -108,17 +109,17 @@ class ArrowForm:
             name,
         )
 
-    def _read(self, pa: Any, body: Body) -> tuple[Any, Any]:
-        """The schema and the rows of a body, validated."""
+    def _read(self, pa: Any, body: Body, n_bytes: int) -> tuple[Any, Any]:
+        """The schema and the rows of a body, validated. n_bytes: of it, written out."""
         stream = pa.ipc.open_stream(
             pa.py_buffer(body), options=pa.ipc.IpcReadOptions(use_threads=False)
         )
         schema = stream.schema
         self._check_names(schema.names)
+        check_types(schema)
         batches: list[Any] = []
         rows = 0
         for batch in stream:
-            batch.validate(full=True)
             rows += batch.num_rows
             batches.append(batch)
             if rows > _MOST_ROWS or len(batches) > _MOST_BATCHES:
@@ -126,6 +127,8 @@ class ArrowForm:
                     f"the body has more than {_MOST_ROWS} rows, or {_MOST_BATCHES} record batches;"
                     " send them in smaller requests"
                 )
+            check_lengths(batch, n_bytes)
+            batch.validate(full=True)
         if not rows:
             raise InvalidRequest("the body has 0 rows; at least 1 was expected")
         return schema, pa.Table.from_batches(batches, schema)

@@ -12,12 +12,13 @@ https://platform.openai.com/docs/api-reference/completions
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from batchpool.core.errors import InvalidRequest, TooLarge
+from batchpool.text.tokenizer import too_long
 from batchpool.wire.generation_options import MAX_TOKENS, GenerationOptions
 from batchpool.wire.openai_members import Members, about, missing, value_of
 from batchpool.wire.request import Body
@@ -50,17 +51,39 @@ class CompletionRequest:
         return f"{PROMPT}[{index}]" if self.has_list else PROMPT
 
 
-def read_completion_request(body: Body) -> CompletionRequest:
-    """The request of a whole body. InvalidRequest or TooLarge name the member at fault."""
+def read_completion_request(
+    body: Body, *, most_tokens: Callable[[str], int] | None = None
+) -> CompletionRequest:
+    """The request of a whole body. InvalidRequest or TooLarge name the member at fault.
+
+    most_tokens: the tokens of the longest prompt of a model, or raises why there is no such model;
+    with it, longer lists of tokens are refused by their commas, and nothing is made of them.
+    """
     members = Members.of(body)
     model = members.required("model", str, "a text")
     raw = members.raw(PROMPT)
     if raw is None:
         raise missing(PROMPT)
+    if most_tokens is not None:
+        _check_commas(bytes(raw), most_tokens(model))
     prompts, has_list = _prompts(raw)
     max_tokens = members.take(MAX_TOKENS, int, "a whole number")
     options = GenerationOptions.of(members, max_tokens, default=DEFAULT_MAX_TOKENS)
     return CompletionRequest(model, prompts, has_list, options)
+
+
+def _check_commas(written: bytes, most_tokens: int) -> None:
+    """Raise InvalidRequest for a list of numbers, or of lists of them, in which one has more than
+    so many for sure."""
+    if written[:1] != b"[" or (count := written.count(b",") + 1) <= most_tokens:
+        return
+    if b'"' in written or b"{" in written:
+        return
+    lists = written.count(b"[") - 1
+    if not lists:
+        raise about(PROMPT, too_long(f"{count}", most_tokens))
+    if count > lists * most_tokens and lists <= MOST_PROMPTS:
+        raise about(PROMPT, too_long(f"at least {-(-count // lists)}", most_tokens))
 
 
 def _prompts(raw: msgspec.Raw) -> tuple[Sequence[str | list[int]], bool]:

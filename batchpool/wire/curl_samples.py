@@ -21,8 +21,8 @@ _DYNAMIC_SIZE = 3  # largest size of a dynamic dimension in a sample
 
 def sample_shape(tensor: Tensor) -> list[int]:
     """The shape of a sample of one row."""
-    sizes = tensor.max_shape
-    return [1, *(min(n, _DYNAMIC_SIZE) if i in tensor.dynamic else n for i, n in enumerate(sizes))]
+    sizes = zip(tensor.min_shape, tensor.max_shape, strict=True)
+    return [1, *(max(least, min(most, _DYNAMIC_SIZE)) for least, most in sizes)]
 
 
 def sample_request(spec: ModelSpec) -> tuple[dict[str, Any], int]:

@@ -204,7 +204,7 @@ class EmbeddingModel:
         try:
             given = msgspec.json.decode(request.parameters, type=dict[str, Any] | None)
             return check_parameters(self.spec, given or {})
-        except (msgspec.DecodeError, RecursionError) as exc:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             error: PoolError = InvalidRequest(
                 "parameters has a number that no float64 holds"
                 if "out of range" in str(exc)

@@ -9,6 +9,7 @@ import msgspec
 
 from batchpool.core.errors import ConfigError, InvalidRequest
 from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.least_sizes import check_least_sizes
 from batchpool.core.tensors.ragged import trimmed
 from batchpool.core.tensors.rows import Rows, check_named, check_parameters, fill_defaults
 from batchpool.core.tensors.spec import Dim, ModelSpec
@@ -73,6 +74,7 @@ class ModelTables:
         self.all_binary = tuple(self._as_bytes[name] for name in self.writers)
         dims = [dim for tensor in spec.inputs for dim in tensor.shape]
         self._has_named = any(isinstance(dim, Dim) and dim.name for dim in dims)
+        self._has_least = spec.has_least_sizes
         self._defaults = (
             check_parameters(spec, {})
             if all(parameter.default is not None for parameter in spec.parameters)
@@ -142,6 +144,8 @@ class ModelTables:
             fill_defaults(self.spec, n, tensors, sizes)
         if self._has_named:
             check_named(self.spec, tensors, sizes)
+        if self._has_least:
+            check_least_sizes(self.spec, tensors, sizes)
         if not parameters and self._defaults is not None:
             return Rows(n, tensors, self._defaults.copy(), sizes)
         return Rows(n, tensors, check_parameters(self.spec, parameters or {}), sizes)

@@ -124,7 +124,8 @@ def _parameter(parameter: Tensor) -> Json:
 
 def _prompts(spec: ModelSpec) -> Json:
     tokens: Json = {
-        "type": "array", "items": INTEGER, "minItems": 1, "maxItems": spec.inputs[0].max_shape[0],
+        "type": "array", "items": INTEGER,
+        "minItems": max(1, spec.inputs[0].min_shape[0]), "maxItems": spec.inputs[0].max_shape[0],
     }  # fmt: skip
     several = {"minItems": 1, "maxItems": MOST_PROMPTS}
     texts: Json = {"type": "array", "items": STRING, **several}

@@ -10,10 +10,10 @@
 
 "instances", and "inputs" that is no list of the protocol's objects, are TensorFlow Serving's and
 KServe's v1 forms: where the model has one output its value stands alone, else each output has its
-name. "parameters" and "outputs", a list of names, may stand
-beside all of them. Shapes follow from the nesting; rows of a dynamic
-tensor may differ in size. Numbers may be written as 1, 1.0 or 1e0 for every dtype that holds them.
-A string is UTF-8 text, {"b64": "..."} stands for any bytes.
+name. "parameters", "outputs", a list of names, and "id", which comes back beside the outputs, may
+stand beside all of them, but "id" where a tensor of the model has that name. Shapes follow from the
+nesting; rows of a dynamic tensor may differ in size. Numbers may be written as 1, 1.0 or 1e0 for
+every dtype that holds them. A string is UTF-8 text, {"b64": "..."} stands for any bytes.
 https://www.tensorflow.org/tfx/serving/api_rest
 https://kserve.github.io/website/docs/concepts/architecture/data-plane/v1-protocol
 """
@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.dtypes import Array
@@ -65,7 +67,7 @@ class PlainForm:
         Raises InvalidRequest or TooLarge, which say what is wrong with it.
         """
         try:
-            inputs, asked, outputs, answer = self._reader.read(body)
+            request_id, inputs, asked, outputs, answer = self._reader.read(body)
             rows = check_rows(
                 self._spec,
                 inputs,
@@ -80,6 +82,7 @@ class PlainForm:
             sooner(header_timeout_ns(headers), asked.timeout_ns),
             priority or asked.priority,
             tuple(OutputChoice(name, False) for name in outputs) or self._choices,
+            request_id,
         )
 
     def request(
@@ -89,10 +92,11 @@ class PlainForm:
         timeout_ns: int | None,
         priority: int,
         choices: tuple[OutputChoice, ...] = (),
+        request_id: str | None = None,
     ) -> InferRequest:
         """A request whose answer is plain JSON, whatever form its body had."""
         return InferRequest(
-            None,
+            request_id,
             rows,
             choices or self._choices,
             timeout_ns,
@@ -119,4 +123,6 @@ class PlainForm:
         assert answer is not None, "a plain request says how its answer is written"
         tensors = [self._outputs[choice.name] for choice in request.outputs]
         body = plain_json(tensors, outputs, answer, named=len(self._outputs) > 1)
+        if request.id:
+            body = b'{"id":%s,%b' % (msgspec.json.encode(request.id), body[1:])
         return json_fields(len(body)), body

@@ -30,12 +30,14 @@ _UNKNOWN = re.compile(r"unknown field `(.*)`", re.DOTALL)
 _STRING_OR_MINUS_ZERO = re.compile(rb'"(?:[^"\\]|\\.)*"|-0(?![.0-9eE])', re.DOTALL)
 _INSTANCES, _INPUTS, _PARAMETERS = "instances", "inputs", "parameters"
 _ASKED = "outputs"  # the member of a request
+_ID = "id"
 
 
 class PlainRequest(NamedTuple):
-    """A body that was read, not yet checked against the model's shapes and dtypes. outputs: the
-    names that were asked for, () for all."""
+    """A body that was read, not yet checked against the model's shapes and dtypes. id: None when
+    absent or empty. outputs: the names that were asked for, () for all."""
 
+    id: str | None
     inputs: dict[str, Any]
     asked: parameters.Asked
     outputs: tuple[str, ...]
@@ -54,6 +56,8 @@ class PlainReader:
         self._inputs = {tensor.name: tensor for tensor in tables.spec.inputs}
         members = (_INSTANCES, _INPUTS, _PARAMETERS, _ASKED)
         others = [name for name in members if name not in self._inputs]
+        if all(tensor.name != _ID for tensor in (*tables.spec.inputs, *tables.spec.outputs)):
+            others.append(_ID)
         self._reserved = frozenset(others)
         self._names = [*self._inputs, *others]
         sample = plain_sample(tables.spec)
@@ -88,6 +92,8 @@ class PlainReader:
         except UNREADABLE:
             return False
         inputs = members.pop(_INPUTS, _ABSENT) if _INPUTS in self._reserved else _ABSENT
+        if _ID in self._reserved:
+            members.pop(_ID, None)
         if members.keys() - {_PARAMETERS, _ASKED}:
             return True
         return inputs is not _ABSENT and not _is_list_of_objects(inputs)
@@ -100,6 +106,7 @@ class PlainReader:
             raise self._unreadable(body, exc) from None
         asked = self._parameters(members)
         outputs = self._outputs(members)
+        request_id = self._id(members)
         member, named = self._tensors(members)
         if not named:
             raise InvalidRequest(
@@ -110,7 +117,7 @@ class PlainReader:
         lone = not by_row and self._is_one_row(named)
         if lone:
             named = {name: [value] for name, value in named.items()}
-        return PlainRequest(named, asked, outputs, PlainAnswer(member, by_row, lone))
+        return PlainRequest(request_id, named, asked, outputs, PlainAnswer(member, by_row, lone))
 
     def _unreadable(self, body: Body, exc: Exception) -> InvalidRequest:
         unknown = _UNKNOWN.search(str(exc))
@@ -144,6 +151,15 @@ class PlainReader:
                 ' the protocol\'s {"inputs": [{"name": ..., "datatype": ..., "shape": ...}]}'
             )
         return asked
+
+    def _id(self, members: dict[str, msgspec.Raw]) -> str | None:
+        raw = members.pop(_ID, _ABSENT) if _ID in self._reserved else _ABSENT
+        if raw is _ABSENT:
+            return None
+        found = _decoded(_ID, raw)
+        if found is not None and type(found) is not str:
+            raise InvalidRequest(f"id is {brief(found)}; a text was expected")
+        return found or None
 
     def _outputs(self, members: dict[str, msgspec.Raw]) -> tuple[str, ...]:
         raw = members.pop(_ASKED, _ABSENT) if _ASKED in self._reserved else _ABSENT

@@ -18,6 +18,10 @@ def plain_schemas(spec: ModelSpec) -> Json:
     names = [tensor.name for tensor in spec.outputs]
     asked = {"type": "array", "items": {"enum": names}, "uniqueItems": True}
     more: Json = {"parameters": parameters, "outputs": asked}
+    told: Json = {}
+    if all(tensor.name != "id" for tensor in (*spec.inputs, *spec.outputs)):
+        more["id"] = {"type": ["string", "null"], "description": "Comes back in the answer."}
+        told["id"] = {"type": "string"}
     must = ["parameters"] if parameters.get("required") else []
     columns = _columns(spec.inputs, needed, sent=True)
     rows = _rows(spec.inputs, needed, sent=True)
@@ -42,10 +46,11 @@ def plain_schemas(spec: ModelSpec) -> Json:
     (only, *_) = (_whole(tensor, sent=False) for tensor in spec.outputs)
     row = _row(spec.outputs[0], sent=False)
     answers = [
-        columns,
-        _object({"outputs": only if alone else columns}, ["outputs"]),
+        _object({**columns["properties"], **told}, ()),
+        _object({"outputs": only if alone else columns, **told}, ["outputs"]),
         _object(
-            {"predictions": {"type": "array", "items": row if alone else rows}}, ["predictions"]
+            {"predictions": {"type": "array", "items": row if alone else rows}, **told},
+            ["predictions"],
         ),
     ]
     return {"PlainRequest": {"anyOf": ways}, "PlainResponse": {"anyOf": answers}}
@@ -94,7 +99,8 @@ def _row(tensor: Tensor, *, sent: bool) -> Json:
         schema = {"anyOf": [schema, _object({"b64": encoded}, ["b64"])]}
     for dim in reversed(tensor.shape):
         if isinstance(dim, Dim):
-            schema = {"type": "array", "items": schema, "maxItems": dim.max}
+            least = {"minItems": dim.least} if sent and dim.least else {}
+            schema = {"type": "array", "items": schema, **least, "maxItems": dim.max}
         else:
             schema = {"type": "array", "items": schema, "minItems": dim, "maxItems": dim}
     return schema

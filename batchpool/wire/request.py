@@ -104,13 +104,13 @@ def header_length(headers: Headers, body_size: int) -> int:
 def _number(name: bytes, text: bytes, most: int | None = None) -> int:
     # ASCII digits only: int() would also take signs, spaces and underscores, and it raises an
     # error of its own for very long digit strings.
-    if not text.isdigit():
+    value = 0 if not text.isdigit() else int(text) if len(text) <= 20 else 10**20
+    if not text.isdigit() or (most is not None and value > most):
+        limits = "" if most is None else f" from 0 to {most}"
         raise InvalidRequest(
-            f"header {_title(name)} is {brief(text.decode('latin-1'))}; a whole number was expected"
+            f"header {_title(name)} is {brief(text.decode('latin-1'))}; a whole number{limits} was"
+            " expected"
         )
-    value = int(text) if len(text) <= 20 else 10**20
-    if most is not None and value > most:
-        raise InvalidRequest(f"header {_title(name)} is out of range [0, {most}]")
     return value
 
 

@@ -163,7 +163,7 @@ def _shape_schema(tensor: Tensor, *, sent: bool) -> Json:
     know older drafts do not take `prefixItems` there."""
     dims: list[Json] = [{"type": "integer", "minimum": 1, "description": "rows"}]
     dims += [
-        {"type": "integer", "minimum": 0, "maximum": dim.max}
+        {"type": "integer", "minimum": dim.least if sent else 0, "maximum": dim.max}
         if isinstance(dim, Dim)
         else {"const": dim}
         for dim in tensor.shape

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from batchpool.core.errors import InvalidInput
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.generator import MAX_TOKENS, JoiningSequence
@@ -35,6 +36,15 @@ def joining_sequence(
     tokens, stopped = own.tokens_of(slot, most)
     sequence = JoiningSequence(number, prompt, tokens, most, parameters)
     return sequence, stopped
+
+
+def too_short(spec: ModelSpec, sequence: JoiningSequence) -> InvalidInput:
+    """The refusal of a sequence whose prompt is shorter than its declaration allows."""
+    prompt = spec.inputs[0]
+    return InvalidInput(
+        f"input {prompt.name!r} has size {len(sequence.prompt)}; at least {prompt.min_shape[0]} was"
+        " expected"
+    )
 
 
 def _prompt(spec: ModelSpec, part: BatchPart, most: int) -> Array:

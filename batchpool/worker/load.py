@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from batchpool.core.config.paths import MODEL_PATH
-from batchpool.core.config.ready_models import misspelt_ready_model
+from batchpool.core.config.ready_models import long_form, misspelt_ready_model
 from batchpool.core.errors import ModelError
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model
 
+_MODELS_SHOWN = 5
 # What two declarations of one model must have in common, besides the framework.
 _DECLARED = (
     *("inputs", "outputs", "parameters", "features", "kept_inputs", "predictions", "kept_tensors"),
@@ -56,12 +57,16 @@ def load_class(import_name: str) -> type[Model]:
         searched = ", ".join(folders)
         raise ModuleNotFoundError(
             f"there is no module {exc.name!r} in {searched}, nor among the installed packages"
-            f"{misspelt_ready_model(import_name)}",
+            f"{misspelt_ready_model(import_name)}{long_form(import_name)}",
             name=exc.name,
         ) from None
+    module = found
     for part in class_name.split("."):
         if not hasattr(found, part):
-            raise AttributeError(f"module {module_name!r} has no {class_name!r}{_whose(top)}")
+            raise AttributeError(
+                f"module {module_name!r} has no {class_name!r}{_whose(top)}"
+                f"{long_form(import_name) or _its_models(module)}"
+            )
         found = getattr(found, part)
     if not (isinstance(found, type) and issubclass(found, Model)):
         raise TypeError(f"{import_name} is not a subclass of batchpool.Model")
@@ -87,6 +92,18 @@ def _whose(module: str) -> str:
     if module in sys.stdlib_module_names:
         return f"; {module!r} is a module of Python's own, so name the file otherwise"
     return ""
+
+
+def _its_models(module: Any) -> str:
+    """The models that a module has, for a message about one that it has not."""
+    found = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and issubclass(value, Model)
+        and value.__module__ == module.__name__
+    ]
+    return f"; it has {', '.join(found[:_MODELS_SHOWN])}" if found else ""
 
 
 def _kind_of(spec: ModelSpec) -> str:

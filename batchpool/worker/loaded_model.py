@@ -35,6 +35,10 @@ _NOT_THE_ROW = (
     f"{_IN_WARM_UP}, whose row is what warm_up_row gives, and pad values for the rest: define"
     " warm_up_row where the model does not take those"
 )
+_READ_ONLY = (
+    f"{_IN_WARM_UP}; arrays of a numpy model are read-only views of shared memory: writable = True"
+    " in its class gives copies that it may change"
+)
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,8 @@ class _LoadedStage:
             if not smallest:
                 # Another ModelError is about outputs, which no other row would mend.
                 of_row = isinstance(exc, WarmUpRowFailed) or not isinstance(exc, ModelError)
-                exc.add_note(_NOT_THE_ROW if of_row else _IN_WARM_UP)
+                is_written = isinstance(exc, ValueError) and "read-only" in str(exc)
+                exc.add_note(_READ_ONLY if is_written else _NOT_THE_ROW if of_row else _IN_WARM_UP)
             raise
 
 

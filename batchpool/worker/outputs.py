@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import isawaitable
 from typing import Any
 
 import numpy as np
@@ -51,14 +52,18 @@ def check_outputs(
         return found
     rows, noun = n if rows is None else rows, spec.output_noun
     if not isinstance(found, Mapping):
+        advice = ": it is called and not awaited, so define it without async"
         raise ModelError(
             f"model {spec.name!r} returned a {type(found).__name__};"
-            f" a dict of its {noun}s was expected"
+            f" a dict of its {noun}s was expected{advice * isawaitable(found)}"
         )
     declared = {t.name for t in spec.outputs}
     for name in found:
         if name not in declared and name is not FAILED_ROWS:
-            raise ModelError(f"model {spec.name!r} returned an undeclared {noun} {name!r}")
+            raise ModelError(
+                f"model {spec.name!r} returned an undeclared {noun} {name!r}; it declares"
+                f" {', '.join(map(repr, sorted(declared)))}"
+            )
     named = _named_sizes(spec, sizes)
     checked = CheckedOutputs()
     by_model = failed_rows(found, rows)

@@ -110,6 +110,7 @@ class WorkerProcess:
             number=start.place,
             metrics=GeneratorMetrics(*self._counters),
             run_warm_up=found.run_warm_up,
+            note_traceback=self._note_traceback,
         )
 
     def _load_model(self) -> Worker:

@@ -25,12 +25,13 @@ from batchpool.core.tensors.spec import ModelSpec
 from batchpool.generator import Generator, JoiningSequence
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.lane import Lane, Origin
+from batchpool.shm.stats.tracebacks import NoteTraceback
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.backends.backend import describe_error
 from batchpool.worker.device_errors import MustRestart, is_device_broken, is_out_of_memory
 from batchpool.worker.generator_calls import GeneratorCalls
 from batchpool.worker.generator_metrics import GeneratorMetrics
-from batchpool.worker.joining_row import joining_sequence
+from batchpool.worker.joining_row import joining_sequence, too_short
 from batchpool.worker.model_check import ModelCheck
 from batchpool.worker.sequence_ends import SequenceEnds
 from batchpool.worker.sequence_lane import I64, LENGTH, STOP, SequenceLane
@@ -60,6 +61,7 @@ class SequenceLoop:
         number: int = 0,
         metrics: GeneratorMetrics | None = None,
         run_warm_up: Callable[[], None] = lambda: None,
+        note_traceback: NoteTraceback | None = None,
     ) -> None:
         self.spec = spec
         self._segment = worker_segment
@@ -73,6 +75,8 @@ class SequenceLoop:
         self._lanes: dict[int, SequenceLane] = {}
         self._left: set[int] = set()  # lanes whose clients are gone
         self._returns = False
+        self._note_traceback = note_traceback
+        self._least_prompt = spec.inputs[0].min_shape[0]
         self._records = RecordRing(worker_segment, ring_batcher)
         self._writer = TokenWriter(self._table, self._lanes, self._metrics, worker_segment.made)
         self._ends = SequenceEnds(
@@ -209,6 +213,12 @@ class SequenceLoop:
         return b""
 
     def _join(self, joining: Sequence[JoiningSequence]) -> None:
+        short = {s.number: too_short(self.spec, s) for s in joining if self._is_short(s)}
+        if short:  # written by a client that checks nothing; the generator never sees such a one
+            self._ends.refuse(short)
+            joining = [sequence for sequence in joining if sequence.number not in short]
+            if not joining:
+                return
         numbers = frozenset(sequence.number for sequence in joining)
         try:
             refused = self._checker.check_join(self._calls.join(joining), numbers)
@@ -224,6 +234,9 @@ class SequenceLoop:
             if sequence.number not in refused:
                 self._metrics.joined(len(sequence.prompt), len(sequence.tokens))
         self._ends.refuse(refused)
+
+    def _is_short(self, sequence: JoiningSequence) -> bool:
+        return len(sequence.prompt) < self._least_prompt
 
     def _end_those_over(self) -> None:
         """End the sequences that are late or that their clients have cancelled."""
@@ -264,22 +277,36 @@ class SequenceLoop:
     def _leave(self, numbers: I64) -> None:
         """Tell the generator that these have ended, which their rows know already. MustRestart
         where it fails, since what it holds is unknown then."""
+        error = self._error_of_leave(numbers)
+        if error is not None:
+            raise MustRestart(f"leave failed: {describe_error(error)}") from error
+
+    def _error_of_leave(self, numbers: I64) -> Exception | None:
+        """Let them leave; what `leave` raised, which the log tells, or None."""
         try:
             self._calls.leave(numbers.tolist())
         except Exception as exc:
-            raise MustRestart(f"leave failed: {describe_error(exc)}") from exc
+            _LOG.error("leave failed: %s", describe_error(exc), exc_info=exc)
+            return exc
+        return None
 
     def _fail(self, exc: Exception) -> None:
-        """The generator raised: all sequences fail together. MustRestart where it is broken."""
+        """The generator raised: all sequences fail together. MustRestart where it is broken, and
+        where `leave` fails too: the rows, the log and the traceback tell of the first exception."""
         text, numbers = describe_error(exc), self._table.running()
         fields = {"rows": len(numbers), "error": text, "model": self.spec.name}
         fields |= {"worker": self._number, "worker_pid": self._pid}
         _LOG.warning("%(rows)d sequences failed: %(error)s", fields, exc_info=exc)
+        if self._note_traceback is not None and len(numbers):
+            self._note_traceback(exc, text, int(self._table.token[numbers[0]]))
         if is_device_broken(exc):
             raise MustRestart(f"the device is broken: {text}") from exc
-        self._leave(numbers)
+        left = self._error_of_leave(numbers)
         self._ends.write_failure(numbers, text)
         outcome = BatchOutcome.NO_MEMORY if is_out_of_memory(exc) else BatchOutcome.FAILED
+        if left is not None:
+            self._ends.fail(numbers, outcome)
+            raise MustRestart(f"{text}; then leave failed too: {describe_error(left)}") from exc
         if outcome is BatchOutcome.FAILED:
             self._stamp(self._clock_ns())
             self._model_check.failed()

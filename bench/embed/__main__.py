@@ -98,10 +98,10 @@ def turn(way: Way, at_once: int, seconds: float) -> dict[str, float]:
     seen = way.ask(at_once, seconds)
     cpu_s = seen.get("cpu_s", (sum(map(ran_ns, pids)) - before_ns) / 1e9)
     return {
-        "texts/s": seen["texts"] / seen["seconds"],
+        "texts/s": seen["answers"] / seen["seconds"],
         "p50 ms": statistics.median(seen["took_ms"]),
         "p99 ms": percentile(seen["took_ms"], 0.99),
-        "CPU ms a text": cpu_s * 1e3 / seen["texts"],
+        "CPU ms a text": cpu_s * 1e3 / seen["answers"],
     }
 
 

@@ -128,7 +128,7 @@ class Bare:
             took_s.append(time.perf_counter() - since_s)
             known.check_all(rows, vectors)
         return {
-            "texts": len(took_s) * at_once,
+            "answers": len(took_s) * at_once,
             "seconds": time.monotonic() - begun_s,
             "cpu_s": time.process_time() - cpu_s,
             "took_ms": [round(each * 1e3, 3) for each in took_s],

@@ -5,7 +5,7 @@
     python -m bench.generate --path build/SmolLM2-135M-Instruct --engines bare static
 
 bare      CausalLM in a loop, without a pool
-local     a pool, one stream of bp.AsyncClient a request
+local     a pool, one stream of a bp.AsyncClient a request, from several processes
 http      a pool, one event stream of /generate_stream a request
 static    batches of `model.generate` in order of arrival, each as long as its longest row
 library   continuous batching of transformers

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import bench.generate
 from bench.embed.infinity import PASSIVE
 from bench.generate.answers import Answer, equal, figures
-from bench.generate.bare import Bare
+from bench.generate.bare import Bare, options_of
 from bench.generate.folders import SIZES, write_folder
 from bench.generate.library import Library, Static
 from bench.generate.loads import Load, arrivals, mixed, nano, with_long_prompts
@@ -31,7 +31,8 @@ class Engine(Protocol):
     def run(self, load: Load) -> list[Answer]: ...
 
 
-ENGINES: dict[str, Callable[[Path, str, int, Load], Engine]] = {
+# By the folder, the device, the slots and the options of CausalLM.
+ENGINES: dict[str, Callable[[Path, str, int, dict[str, Any]], Engine]] = {
     "bare": Bare,
     "local": Local,
     "http": Http,
@@ -54,10 +55,11 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Every engine's figures, one engine after the other, as each needs the device for itself."""
     load = load_of(args, folder)
     warm_up = Load(load.requests[:4])
+    options = options_of(load, compile=args.compile)
     found: dict[str, Any] = {}
     expected: list[Answer] | None = None
     for name in ["bare", *(name for name in args.engines if name != "bare")]:
-        engine = ENGINES[name](folder, args.device, args.slots, load)
+        engine = ENGINES[name](folder, args.device, args.slots, options)
         with ExitStack() as stack:
             if close := getattr(engine, "close", None):
                 stack.callback(close)
@@ -71,8 +73,10 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
                     raise SystemExit(f"{name}: {same} of {len(answers)} sequences are equal")
                 for what, value in {**figures(answers), "equal": same}.items():
                     rounds[what].append(value)
-        found |= {f"{name}: {what}": spread(values, 2) for what, values in rounds.items()}
-        print(f"{name}: {found[f'{name}: tokens/s']['median']:,} tokens/s", flush=True)
+        figures_of = {what: spread(values, 2) for what, values in rounds.items()}
+        told = ", ".join(f"{what} {each['median']:,}" for what, each in figures_of.items())
+        print(f"{name}: {told}", flush=True)  # as they come: a run may be cut short
+        found |= {f"{name}: {what}": each for what, each in figures_of.items()}
         del engine
         gc.collect()
     return found
@@ -93,6 +97,7 @@ def main() -> None:
     parser.add_argument("--shorten", type=int, default=8, help="divide all lengths; 1 on a GPU")
     parser.add_argument("--slots", type=int, default=16, help="sequences that run at once")
     parser.add_argument("--sampled", action="store_true", help="by temperature, top-k and top-p")
+    parser.add_argument("--compile", action="store_true", help="the option compile of CausalLM")
     parser.add_argument("--at-once", type=int, default=0, help="closed loop; 0: all at once")
     parser.add_argument("--rate", type=float, default=0.0, help="open loop: requests a second")
     parser.add_argument(

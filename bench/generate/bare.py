@@ -14,16 +14,16 @@ from bench.generate.answers import Answer
 from bench.generate.loads import Load, Request
 
 
-def options(load: Load) -> dict[str, Any]:
-    """The options of CausalLM that a load needs."""
-    return {"max_length": load.longest, "max_tokens": load.most_tokens}
+def options_of(load: Load, **more: Any) -> dict[str, Any]:
+    """The options of CausalLM that a load needs, and more of them."""
+    return {"max_length": load.longest, "max_tokens": load.most_tokens, **more}
 
 
 class Bare:
     """The loaded model; `run` serves a load."""
 
-    def __init__(self, folder: Path, device: str, slots: int, load: Load) -> None:
-        self._model = CausalLM(folder, **options(load))
+    def __init__(self, folder: Path, device: str, slots: int, options: dict[str, Any]) -> None:
+        self._model = CausalLM(folder, **options)
         self._model.sequences = slots
         self._model.load(device)
 

@@ -9,7 +9,6 @@ are used again, so that it takes little of the cores that it shares with the ser
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import resource
 import sys
@@ -18,14 +17,10 @@ from typing import Any
 
 import httptools
 import msgspec
-import uvloop
 
 from bench.generate.answers import Answer
 from bench.generate.loads import Load, Request
-from bench.generate.sending import parameters, sent
-from bench.support.children import obey, wait_until
-
-_TIMEOUT_S = 600.0
+from bench.generate.sending import TIMEOUT_S, obey_loads, parameters, sent
 
 
 class _Event(msgspec.Struct):
@@ -56,7 +51,7 @@ class _Connection(asyncio.Protocol):
         self._parser, self._rest, self._answer = httptools.HttpResponseParser(self), b"", answer
         self._ended = asyncio.get_running_loop().create_future()
         self.transport.write(request)
-        await asyncio.wait_for(self._ended, _TIMEOUT_S)
+        await asyncio.wait_for(self._ended, TIMEOUT_S)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -112,16 +107,7 @@ def main() -> None:
     port, path = int(sys.argv[1]), sys.argv[2]
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-    def answer(message: dict[str, Any]) -> dict[str, Any]:
-        requests = [Request(**each) for each in message["requests"]]
-        load = Load(requests, message["at_once"], tuple(message["due_s"]))
-        gc.collect()
-        wait_until(int(message["begin_s"] * 1e9))
-        found = uvloop.run(send(port, path, load))
-        return {"answers": [(each.sent_s, each.tokens, each.came_s) for each in found]}
-
-    obey(answer)
+    obey_loads(lambda load: send(port, path, load))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def loaded(folder: Path, device: str) -> Any:
 class Static:
     """Batches of `generate` in the order of the load, each as long as its longest row."""
 
-    def __init__(self, folder: Path, device: str, slots: int, load: Load) -> None:
+    def __init__(self, folder: Path, device: str, slots: int, options: dict[str, Any]) -> None:
         self._model, self._device, self._slots = loaded(folder, device), device, slots
 
     def run(self, load: Load) -> list[Answer]:
@@ -69,7 +69,7 @@ class Static:
 class Library:
     """Continuous batching of transformers, with its defaults."""
 
-    def __init__(self, folder: Path, device: str, slots: int, load: Load) -> None:
+    def __init__(self, folder: Path, device: str, slots: int, options: dict[str, Any]) -> None:
         from transformers import GenerationConfig
 
         settings = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0)

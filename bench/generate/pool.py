@@ -1,81 +1,45 @@
-"""A pool with CausalLM, asked by streams of a local client or by event streams over HTTP."""
+"""A pool with CausalLM, asked by streams of local clients or by event streams over HTTP."""
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import batchpool as bp
 from bench.generate.answers import Answer
-from bench.generate.bare import options
-from bench.generate.loads import Load, Request
-from bench.generate.sending import parameters, sent
+from bench.generate.loads import Load
+from bench.generate.sending import MODEL
 from bench.support.children import Child
 from bench.support.serving import serving
 
-_MODEL = "story"
-_TIMEOUT_S = 600.0
 _SENDERS = 4
 _LEAD_S = 0.5  # until all senders have read their requests
 
 
 class Pool:
-    """A running pool; `run` sends a load from one event loop."""
+    """A running pool, and processes that send their parts of a load to it."""
 
-    def __init__(self, folder: Path, device: str, slots: int, load: Load) -> None:
+    def __init__(self, folder: Path, device: str, slots: int, options: dict[str, Any]) -> None:
         flags = ["--devices", "cpu" if device == "cpu" else "0", "--max-batch", str(slots)]
-        for key, value in options(load).items():
-            flags += ["--option", f"{key}={value}"]
-        self._serving = serving([f"{_MODEL}=causal_lm:{folder}"], *flags)
+        for key, value in options.items():
+            flags += ["--option", f"{key}={json.dumps(value)}"]
+        self._serving = serving([f"{MODEL}=causal_lm:{folder}"], *flags)
         self._pool = self._serving.__enter__()
-
-    def close(self) -> None:
-        self._serving.__exit__(None, None, None)
-
-    def run(self, load: Load) -> list[Answer]:
-        return asyncio.run(self._run(load))
-
-    async def _run(self, load: Load) -> list[Answer]:
-        raise NotImplementedError
-
-
-class Local(Pool):
-    """Streams of one client on the pool's socket."""
-
-    async def _run(self, load: Load) -> list[Answer]:
-        async with bp.AsyncClient(self._pool.socket) as client:
-
-            async def ask(request: Request, answer: Answer) -> None:
-                stream: Any = client.stream(  # type: ignore[attr-defined, unused-ignore]
-                    _MODEL, prompt=request.prompt, parameters=parameters(request),
-                    timeout_s=_TIMEOUT_S,
-                )  # fmt: skip
-                async with stream:
-                    while (tokens := await stream.next_tokens()) is not None:
-                        answer.add(tokens.tolist(), time.perf_counter())
-
-            return await sent(load, ask)
-
-
-class Http(Pool):
-    """Event streams, from several processes, each with a keep-alive connection for each request
-    under way."""
-
-    def __init__(self, folder: Path, device: str, slots: int, load: Load) -> None:
-        super().__init__(folder, device, slots, load)
         # All but those of the worker, the batcher, the front ends.
         senders = max(1, min(_SENDERS, (os.cpu_count() or 1) // 4))
-        port, path = str(self._pool.port), f"/v2/models/{_MODEL}/generate_stream"
-        self._senders = [Child("bench.generate.http_sender", port, path) for _ in range(senders)]
+        self._senders = [Child(*self._sender()) for _ in range(senders)]
+
+    def _sender(self) -> tuple[str, ...]:
+        """The module of a sender and its arguments."""
+        raise NotImplementedError
 
     def close(self) -> None:
         for sender in self._senders:
             sender.dismiss()
-        super().close()
+        self._serving.__exit__(None, None, None)
 
     def run(self, load: Load) -> list[Answer]:
         n = len(self._senders)
@@ -90,3 +54,18 @@ class Http(Pool):
             )
         found = [sender.hear()["answers"] for sender in self._senders]
         return [Answer(*found[at % n][at // n]) for at in range(len(load.requests))]
+
+
+class Local(Pool):
+    """Streams of a client on the pool's socket, in each sender."""
+
+    def _sender(self) -> tuple[str, ...]:
+        return "bench.generate.local_sender", self._pool.socket
+
+
+class Http(Pool):
+    """Event streams on keep-alive connections, one for each request under way."""
+
+    def _sender(self) -> tuple[str, ...]:
+        path = f"/v2/models/{MODEL}/generate_stream"
+        return "bench.generate.http_sender", str(self._pool.port), path

@@ -6,7 +6,8 @@
 A pool with two workers and two front ends gets `rate` requests per second, half of them over HTTP,
 a quarter each from bp.AsyncClient and bp.Client; each has a tag of its own, and its answer is
 checked whole. First they are alone for quiet-seconds, then beside hostile processes, one for each
-kind of LOCAL_KINDS (`bench/hostile/local_kinds.py`) and HTTP_KINDS (`bench/hostile/http_kinds.py`).
+kind of LOCAL_KINDS (`bench/hostile/local_kinds.py`), HTTP_KINDS (`bench/hostile/http_kinds.py`) and
+STORE_KINDS (`bench/hostile/store_kinds.py`).
 As root every second hostile process belongs to a user of its own (`uid` and below), the others to
 the pool's own user, as far as a kind makes sense for him: whoever takes places or time is another
 user, since root and the pool's user have no quota. Hostile processes run at a lower priority of the
@@ -44,17 +45,20 @@ from bench.chaos.strikes import is_alive, open_descriptors, zombies_of
 from bench.chaos.tagged import BEATS
 from bench.hostile.http_kinds import HTTP_KINDS
 from bench.hostile.local_kinds import LOCAL_KINDS
+from bench.hostile.store_kinds import STORE_KINDS
 from bench.support.machine import percentile, report
 from bench.support.serving import Served, serving
 
 SENDERS = (("http", 0.5), ("async", 0.25), ("sync", 0.25))
 FOR_OTHER_USERS = ("never_attaches", "takes_every_place", "asks_without_end", "comes_and_goes")
+# Of a front end pyarrow, of the task process its lane.
+BRINGS_WHAT_STAYS = ("announces_columns", "submits_and_takes_back", "makes_batches_of_noise")
 SETTLE_S = 20.0
 SLOWER_MOST = 2.0
 MEMORY_MOST = 1.1
 FLAGS = (
     "--devices", "cpu", "--workers-per-device", "2", "--frontends", "2", "--max-wait-ms", "2",
-    "--client-slots", "256", "--drain-s", "10",
+    "--client-slots", "256", "--drain-s", "10", "--tasks", "--batches",
 )  # fmt: skip
 
 
@@ -79,7 +83,7 @@ class Phase:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run both phases; returns the exit status."""
     args = _arguments(argv)
-    kinds = {"local": LOCAL_KINDS, "http": HTTP_KINDS}
+    kinds = {"local": LOCAL_KINDS, "http": {**HTTP_KINDS, **STORE_KINDS}}
     names = [name for road, all_of in kinds.items() if args.only in (None, road) for name in all_of]
     names = args.kinds or names
     with tempfile.TemporaryDirectory(prefix="bp-") as folder:
@@ -87,13 +91,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         log = Path(folder) / "log"
         with (
             open(log, "wb") as sink,
-            serving(["bench.chaos.tagged:Tagged"], *FLAGS, env={BEATS: folder}, log=sink) as served,
+            serving(
+                ["bench.chaos.tagged:Tagged"],
+                *FLAGS,
+                "--state-dir",
+                f"{folder}/state",
+                env={BEATS: folder},
+                log=sink,
+            ) as served,
         ):
             os.chmod(os.path.dirname(served.socket), 0o755)
             os.chmod(served.socket, 0o666)
             _send(served, 5, args.rate)  # so that everything is there that stays
             for _ in range(8):  # of each front end: on a GPU machine it loads NVML for the first
                 urllib.request.urlopen(f"http://127.0.0.1:{served.port}/metrics").read()
+            for name in BRINGS_WHAT_STAYS:
+                STORE_KINDS[name](str(served.port), MODEL)
             before = Standing.of(served)
             quiet = _send(served, args.quiet_seconds, args.rate)
             with hostile(served, names, args.uid) as accounts:
@@ -118,7 +131,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quiet-seconds", type=float, default=60)
     parser.add_argument("--rate", type=float, default=200)
     parser.add_argument("--only", choices=("local", "http"))
-    parser.add_argument("--kinds", nargs="+", choices=[*LOCAL_KINDS, *HTTP_KINDS])
+    parser.add_argument("--kinds", nargs="+", choices=[*LOCAL_KINDS, *HTTP_KINDS, *STORE_KINDS])
     parser.add_argument("--uid", type=int, default=65534)
     parser.add_argument("--save")
     return parser.parse_args(argv)

@@ -2,7 +2,8 @@
 
     python -m bench.hostile.stranger KIND WHERE MODEL [UID]
 
-KIND is one of LOCAL_KINDS, with the control socket as WHERE, or of HTTP_KINDS, with the port. It
+KIND is one of LOCAL_KINDS, with the control socket as WHERE, or of HTTP_KINDS and STORE_KINDS, with
+the port. It
 prints a line when it begins and one after each of its first rounds, since who watches it has to
 wait for what it does and not for a time. At the end it prints the number of its rounds and the
 refusals that it met. Each line is JSON. Status 3: the pool let it do what it must not be able to
@@ -23,6 +24,7 @@ from batchpool.core.errors import PoolError
 from bench.hostile.http_kinds import HTTP_KINDS
 from bench.hostile.kind import NotStopped
 from bench.hostile.local_kinds import LOCAL_KINDS
+from bench.hostile.store_kinds import STORE_KINDS
 
 NOT_STOPPED = 3
 ROUNDS_TOLD = 5
@@ -32,7 +34,7 @@ _PAUSE_S = 0.05  # after a refusal, as whoever is not stupid waits
 def main(argv: Sequence[str]) -> int:
     """Run one kind until the standard input ends; returns the exit status."""
     kind, where, model, *uid = argv
-    act = {**LOCAL_KINDS, **HTTP_KINDS}[kind]
+    act = {**LOCAL_KINDS, **HTTP_KINDS, **STORE_KINDS}[kind]
     # What is measured is the pool, not who gets the processors.
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if uid:  # only now, for the interpreter's files may be readable for root alone

@@ -93,6 +93,7 @@ class _Lane:
     """The one lane: rows are told by their slot. A refused client does not come again."""
 
     number, serial, model = 0, 1, 0
+    cancels_heard = 0
     closing = broken = False
 
     def __init__(self, rows: int, watermark: int) -> None:
@@ -124,6 +125,9 @@ class _Lane:
         came, self.came = self.came, _NO_ROWS
         return came
 
+    def start_running(self, slots: npt.NDArray[Any]) -> None:
+        self.running += len(slots)
+
     def complete(self, slots: npt.NDArray[Any], sequences: npt.NDArray[Any]) -> None:
         self._claimed -= len(slots)
         self.ended.append((slots, self._status))
@@ -140,7 +144,10 @@ class _Lane:
     def has_new_cancels(self) -> bool:
         return False
 
-    def open(self, gate: object) -> None:
+    def set_gate(self, gate: object) -> None:
+        pass
+
+    def bound_times(self, rows: I64, now_ns: int) -> None:
         pass
 
     def ring_client(self) -> None:
@@ -182,8 +189,8 @@ class _Worker(WorkerProxy):
         tokens: int = 0,
     ) -> DispatchedBatch:
         record = next(i for i in range(RECORDS) if i not in self.batches)
-        self._token += 1
-        batch = DispatchedBatch(record, self._token, rows, now_ns, rows.shape[1], number)
+        self.token += 1
+        batch = DispatchedBatch(record, self.token, rows, now_ns, rows.shape[1], number)
         self.batches[record] = batch
         return batch
 
@@ -193,6 +200,9 @@ class _Worker(WorkerProxy):
         start_ns = max(batch.sent_ns + simulation.way_ns, self._busy_until_ns)
         self._busy_until_ns = start_ns + simulation.time_ns(batch.size)
         self.done.append((self._busy_until_ns + simulation.way_ns, batch))
+
+    def is_quiet(self) -> bool:
+        return not self.done or self.done[0][0] > self._simulation.now_ns
 
     def finished(self) -> list[DispatchedBatch]:
         seen = [batch for at_ns, batch in self.done if at_ns <= self._simulation.now_ns]

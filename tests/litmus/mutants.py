@@ -229,14 +229,16 @@ _PUBLISH_FIRST = f"""        self._due_at[first] = deadline_ns
 _HEADER = """            self._rows.write_header(slots, where, deadline_ns, now_ns, priority, flow)
 """
 _PUSH_DONE = """        try:
-            if len(slots) == 1:
-                self._cq.push_few([slots.item() | sequences.item() << 32])
+            if len(slots) <= self._few_most:
+                uses = zip(slots.tolist(), sequences.tolist(), strict=True)
+                self._cq.push_few([slot | sequence << 32 for slot, sequence in uses])
             else:
                 self._cq.push(pack(slots, sequences))
 """
 _RING_CLIENT = """            return
         self.ring_client()
 """
+_CHECK_ONE = "if state[slot] != _SUBMITTED or sequence[slot] != entry >> 32:"
 _NO_ENTRY = """        if n == 0:
             return _NO_ROWS
 """
@@ -297,11 +299,11 @@ LANE_MUTANTS = [
         "client ended with 1: a completion was not for any row under way",
         ADMISSION,
         (
-            ("        self.lane.state[slots] = _DONE\n", ""),
+            ("        self._set_states(slots, _DONE)\n", ""),
             (
                 _PUSH_DONE,
                 f"""{_PUSH_DONE}            {PAUSE}
-            self.lane.state[slots] = _DONE
+            self._set_states(slots, _DONE)
 """,
             ),
         ),
@@ -323,6 +325,7 @@ LANE_MUTANTS = [
                 "(lane.state[slots] == _SUBMITTED) & (lane.sequence[slots] == sequences)",
                 "lane.state[slots] == _SUBMITTED",
             ),
+            (_CHECK_ONE, _CHECK_ONE.replace(" or sequence[slot] != entry >> 32", "")),
         ),
     ),
     Mutant(
@@ -335,6 +338,7 @@ LANE_MUTANTS = [
                 "(lane.state[slots] == _SUBMITTED) & (lane.sequence[slots] == sequences)",
                 "lane.sequence[slots] == sequences",
             ),
+            (_CHECK_ONE, _CHECK_ONE.replace("state[slot] != _SUBMITTED or ", "")),
         ),
     ),
     Mutant(

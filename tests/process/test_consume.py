@@ -170,3 +170,17 @@ def test_brokers_that_do_not_answer_are_named(pool: Pool, broker: str, tmp_path:
     *_, line = log.read_text().splitlines()
     assert line.startswith(f"batchpool: error: the brokers {nobody} do not answer: ")
     assert "Unclosed" not in log.read_text()
+
+
+def test_a_topic_that_is_not_there_is_told_and_waited_for_until_a_signal(
+    pool: Pool, broker: str, tmp_path: Path
+) -> None:
+    filled(broker, "spelt", [], 1)
+    log = tmp_path / "log"
+    process = consumer(pool, broker, "spellt", log)
+    told = "no topic 'spellt', which is the source, to this user: did you mean 'spelt'"
+    until(lambda: told in log.read_text(), "the word about the topic")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0, log.read_text()
+    assert "Unclosed" not in log.read_text()
+    assert "Traceback" not in log.read_text()

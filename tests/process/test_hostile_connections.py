@@ -9,17 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
 from bench.hostile.http_kinds import HTTP_KINDS
+from bench.hostile.store_kinds import STORE_KINDS
 from tests.process.hostile_process import LOOK_S, HostileProcess, hostile_process
 from tests.process.load import Load
 from tests.process.pool_under_test import Pool, serving, until
 from tests.process.web import ask
 
+# The process that sends these, and the front end, import pyarrow first, or read megabytes slowly;
+# tests/unit has what they send.
+LONG_KINDS = ("announces_columns", "sends_forms_without_end")
 HELD_MIB = 64  # max_bodies_mib
 # What a front end may grow by: what it may hold, twice as much for one decoded body and the values
 # that are read of it, and what allocators keep.
@@ -27,8 +32,9 @@ GROWS_BY_MIB = 400
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    limits = {"max_body_mib": 32, "max_bodies_mib": HELD_MIB, "frontends": 1}
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    limits: dict[str, Any] = {"max_body_mib": 32, "max_bodies_mib": HELD_MIB, "frontends": 1}
+    limits |= {"tasks": True, "batches": True, "state_dir": str(tmp_path_factory.mktemp("state"))}
     with serving("Affine", server=limits) as pool:
         yield pool
 
@@ -38,12 +44,16 @@ def caller(pool: Pool, kind: str) -> AbstractContextManager[HostileProcess]:
     return hostile_process(kind, f"{pool.port}", end_s=100)
 
 
+def _stored(kind: str) -> Any:
+    return pytest.param(kind, marks=pytest.mark.long) if kind in LONG_KINDS else kind
+
+
 def front_end(pool: Pool) -> psutil.Process:
     (pid,) = pool.pids("frontend")
     return psutil.Process(pid)
 
 
-@pytest.mark.parametrize("kind", HTTP_KINDS)
+@pytest.mark.parametrize("kind", [*HTTP_KINDS, *map(_stored, STORE_KINDS)])
 def test_a_hostile_connection_harms_nobody(pool: Pool, kind: str) -> None:
     """C06, C30: bombs, endless and stalled bodies: bounded memory, neighbours and /metrics
     served."""

@@ -77,30 +77,31 @@ def test_a_bulk_client_does_not_push_an_interactive_one_back(pool: Pool) -> None
     assert order == sorted(order), "each client's own rows in the order they came"
 
 
+async def ask(pool: Pool, http: Any, name: str, tag: int, gate: int = 0) -> int:
+    inputs = [
+        tensor("tag", "INT64", [tag]),
+        tensor("seconds", "FP32", [0.0]),
+        tensor("gate", "INT64", [gate]),
+    ]
+    headers = {"X-Client-Id": name}
+    async with http.post(
+        infer_url(pool, "gated"), json={"inputs": inputs}, headers=headers
+    ) as response:
+        answer = await response.json()
+        assert response.status == 200, answer
+        return int(outputs(answer)["call"][0])
+
+
 def test_so_too_over_http_with_the_bulk_caller_on_the_same_front_end(pool: Pool) -> None:
     """C67: 80 rows of one caller, three of another."""
 
-    async def ask(http: Any, name: str, tag: int, gate: int = 0) -> int:
-        inputs = [
-            tensor("tag", "INT64", [tag]),
-            tensor("seconds", "FP32", [0.0]),
-            tensor("gate", "INT64", [gate]),
-        ]
-        headers = {"X-Client-Id": name}
-        async with http.post(
-            infer_url(pool, "gated"), json={"inputs": inputs}, headers=headers
-        ) as response:
-            answer = await response.json()
-            assert response.status == 200, answer
-            return int(outputs(answer)["call"][0])
-
     async def work() -> list[int]:
         async with connections(100) as http:
-            first = asyncio.create_task(ask(http, "bulk", 0, gate=2))
+            first = asyncio.create_task(ask(pool, http, "bulk", 0, gate=2))
             await soon(lambda: claimed(pool) == 1, "the first row")
-            many = [asyncio.create_task(ask(http, "bulk", tag)) for tag in range(1, 80)]
+            many = [asyncio.create_task(ask(pool, http, "bulk", tag)) for tag in range(1, 80)]
             await soon(lambda: waiting(pool) == 80, "the bulk caller's rows")
-            few = [asyncio.create_task(ask(http, "interactive", 1000 + i)) for i in range(3)]
+            few = [asyncio.create_task(ask(pool, http, "interactive", 1000 + i)) for i in range(3)]
             await soon(lambda: waiting(pool) == 83, "all rows")
             open_gate(pool, 2)
             start = await first
@@ -109,6 +110,31 @@ def test_so_too_over_http_with_the_bulk_caller_on_the_same_front_end(pool: Pool)
 
     calls = asyncio.run(work())
     assert all(call <= RECORDS + 2 * i + 1 for i, call in enumerate(calls)), calls
+
+
+def test_a_new_name_for_each_request_is_no_more_than_one_caller(pool: Pool) -> None:
+    """Else its rows, which came first, would all go before the second of a local client."""
+
+    async def work() -> list[int]:
+        async with connections(100) as http:
+            first = asyncio.create_task(ask(pool, http, "first", 0, gate=5))
+            await soon(lambda: claimed(pool) == 1, "the first row")
+            begun = [asyncio.create_task(ask(pool, http, "first", 0)) for _ in range(RECORDS)]
+            await soon(lambda: waiting(pool) == 1 + RECORDS, "what the worker takes")
+            names = [asyncio.create_task(ask(pool, http, f"name {i}", i)) for i in range(20)]
+            await soon(lambda: waiting(pool) == 21 + RECORDS, "the rows with names")
+            with pool.client() as client:
+                local = [submit(client, 100 + i) for i in range(10)]
+                await soon(lambda: waiting(pool) == 31 + RECORDS, "all rows")
+                open_gate(pool, 5)
+                start = await first
+                found = [await asyncio.to_thread(call_of, future) - start for future in local]
+            await asyncio.gather(*begun, *names)
+            return found
+
+    calls = asyncio.run(work())
+    assert calls == sorted(calls)
+    assert all(call <= 1 + RECORDS + 2 * (i + 1) for i, call in enumerate(calls)), calls
 
 
 def test_priorities_go_first_and_the_default_is_between(pool: Pool) -> None:

@@ -200,7 +200,8 @@ def test_the_states_of_many_come_in_one_answer(pool: Pool) -> None:
         *((identifier, "done") for identifier in ids),
         ("t_nobody", "not_found"),
     ]
-    for wrong in (b"", b"[]", b'{"ids": []}', json.dumps({"ids": ["x"] * 1001}).encode()):
+    many = json.dumps({"ids": ["x"] * 1001}).encode()
+    for wrong in (b"", b"[]", b'{"ids": []}', b'{"ids": ["\xff"]}', many):
         answer = ask(pool, "/v2/tasks/query", wrong, method="POST")
         assert answer.refused == (400, "invalid_request")
 

@@ -11,8 +11,11 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
+import numpy as np
 import pytest
 
+import batchpool as bp
 from tests.process.pool_under_test import Pool, serving, until
 
 PATH = "/v2/models/counting/generate_stream"
@@ -69,6 +72,19 @@ def test_both_clients_get_all_tokens_in_order(pool: Pool) -> None:
 
     asyncio.run(read())
     all_free(pool)
+
+
+def test_an_empty_prompt_is_refused_by_whom_it_is_given_to(pool: Pool) -> None:
+    text = "input 'prompt' is empty; at least 1 of"
+    with pool.client() as client:
+        for call in (client.infer, client.stream):
+            with pytest.raises(bp.InvalidInput, match=text):
+                call("counting", prompt=np.zeros((1, 0), np.int32))
+    for path in (PATH, PATH.removesuffix("_stream")):
+        answer = httpx.post(f"http://127.0.0.1:{pool.port}{path}", json={"prompt": []})
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+        assert text in answer.json()["error"]
+    assert "sequences failed" not in pool.log
 
 
 def test_local_callers_that_leave_free_their_places(pool: Pool) -> None:

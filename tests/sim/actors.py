@@ -25,6 +25,7 @@ from batchpool.worker.worker import Worker
 from tests.sim.memory import Fault, Killed, Process, SimMemory
 from tests.sim.model import SimBackend
 from tests.sim.rules import LaneRules, RecordRules, Ticket
+from tests.sim.turns import check_turns
 
 if TYPE_CHECKING:
     from tests.sim.callers import ClientActor
@@ -163,6 +164,8 @@ class BatcherActor(Actor):
         ]
         if len(apart) > len(set(apart)) and not self.world.profile.generates:
             raise Fault(f"{self.process} runs two groups of suspects at once")
+        for model in self.batcher.models.values():
+            check_turns(model.queue)
 
     def _start(self) -> None:
         world = self.world
@@ -218,7 +221,8 @@ class BatcherActor(Actor):
         number, serial, ring = lane.number, lane.serial, lane.client.ring
         own_flow = self.world.own_flows
         first = stage_number(entry.number, stages_of(entry.spec)[0])
-        admitted = AdmittedLane(number, serial, first, mapped, ring, own_flow=own_flow)
+        few = self.world.few
+        admitted = AdmittedLane(number, serial, first, mapped, ring, own_flow=own_flow, few=few)
         self.batcher.add_lane(admitted, moved=moved)
 
     def add_worker(self, records: SimRecords, active: bool, change: int) -> None:

@@ -27,6 +27,7 @@ from tests.sim.actors import Actor, SimLane
 from tests.sim.memory import Fault
 from tests.sim.model import expected, rows_of
 from tests.sim.rules import Ticket
+from tests.sim.turns import flow_of_request
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -118,7 +119,7 @@ class ClientActor(Actor):
                 world.now_ns,
                 request.deadline_ns,
                 priority=world.random.choice((0, 0, 129, 200)),
-                flow=1,
+                flow=flow_of_request(request.numbers[0], named=world.profile.named),
                 tag=request,
             )
         except Moved:
@@ -128,8 +129,8 @@ class ClientActor(Actor):
             if self.moves:
                 raise Fault(f"{self.process} was refused on a lane that it was moved to") from None
             return
-        except Overloaded:
-            if in_arena:
+        except Overloaded as error:
+            if in_arena or "this flow holds" in error.message:
                 return
             reopened = before < lane_client.allocator.reopen_below
             if not lane_client.allocator.shut or (

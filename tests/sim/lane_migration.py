@@ -48,7 +48,7 @@ class SimEntry:
         words = {
             stage: memoryview(bytearray(8 * BLOCKS["batcher"].size)).cast("Q") for stage in stages
         }
-        on_cpu = Limits(max(1, limits.max_batch - 1), 0)
+        on_cpu = Limits(max(1, limits.max_batch - 1), 0, spreads=True)
         own = {stage: limits if stage is Stage.INFER else on_cpu for stage in stages}
         bucketed = {stage: own[stage].of_stage(stage_spec(spec, stage)) for stage in stages}
         layout = lane_layout(spec, slots, arena_of_sim(spec))

@@ -127,6 +127,29 @@ class SharedWords:
         self._place.store(self._who, int(at), int(value))
 
 
+class SharedOctets:
+    """One process's view of a column's bytes, for runs of them. Stores are split into single
+    ones."""
+
+    def __init__(self, place: Place, who: Process) -> None:
+        self._place = place
+        self._who = who
+
+    def __getitem__(self, part: slice) -> Array:
+        self._who.event()
+        places = range(*part.indices(len(self._place.flat)))
+        found = self._place.array.reshape(-1)[part].copy()
+        for at, value in self._who.hidden.get(self._place, {}).items():
+            if at in places:
+                found[at - places.start] = value
+        return found
+
+    def __setitem__(self, part: slice, value: bytes) -> None:
+        places = range(*part.indices(len(self._place.flat)))
+        for at, octet in zip(places, value, strict=True):
+            self._place.store(self._who, at, octet)
+
+
 class SharedArray:
     """One process's view of a column. Loads give copies; stores are split into elements."""
 
@@ -192,6 +215,9 @@ class Mapping:
     def array(self, column: Column) -> Any:
         """A `SharedArray`, which stands for an array of numpy."""
         return SharedArray(self._memory.places[column.name], self._who)
+
+    def octets(self, column: Column) -> SharedOctets:
+        return SharedOctets(self._memory.places[column.name], self._who)
 
 
 class SimMemory:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import RECORDS, lane_layout
 from batchpool.core.layout.states import SlotState
+from batchpool.core.scheduler import fair_order
 from batchpool.core.scheduler.queue import Queue, QueueColumn
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.scheduler.suspect_rows import SuspectRows
@@ -87,29 +89,31 @@ def any_state_is_admitted(patch: Patch) -> None:
 
 
 def any_sequence_is_admitted_alone(patch: Patch) -> None:
-    admit_one = AdmittedLane._admit_one
+    admit_few = AdmittedLane._admit_few
 
-    def trusting(self: AdmittedLane, entry: int) -> bool:
-        real, self._sequence = self._sequence, Always(self._sequence, entry >> 32)
+    def trusting(self: AdmittedLane, entries: list[int]) -> bool:
+        if len(entries) > 1:
+            return admit_few(self, entries)
+        real, self._sequence = self._sequence, Always(self._sequence, entries[0] >> 32)
         try:
-            return admit_one(self, entry)
+            return admit_few(self, entries)
         finally:
             self._sequence = real
 
-    patch.setattr(AdmittedLane, "_admit_one", trusting)
+    patch.setattr(AdmittedLane, "_admit_few", trusting)
 
 
 def any_state_is_admitted_alone(patch: Patch) -> None:
-    admit_one = AdmittedLane._admit_one
+    admit_few = AdmittedLane._admit_few
 
-    def trusting(self: AdmittedLane, entry: int) -> bool:
+    def trusting(self: AdmittedLane, entries: list[int]) -> bool:
         real, self._state = self._state, Always(self._state, SlotState.SUBMITTED)
         try:
-            return admit_one(self, entry)
+            return admit_few(self, entries)
         finally:
             self._state = real
 
-    patch.setattr(AdmittedLane, "_admit_one", trusting)
+    patch.setattr(AdmittedLane, "_admit_few", trusting)
 
 
 def stale_entry_hides_the_good_one(patch: Patch) -> None:
@@ -171,7 +175,7 @@ def record_token_before_rows(patch: Patch) -> None:
 
     def hasty(self: WorkerProxy, *args: Any) -> Any:
         record = next(r for r in range(RECORDS) if r not in self.batches)
-        self.worker_segment.token[record] = self._token + 1
+        self.worker_segment.token[record] = self.token + 1
         real, self.worker_segment.token_of = self.worker_segment.token_of, {}
         try:
             return prepare(self, *args)
@@ -250,6 +254,7 @@ def takeover_mixes_suspects_with_others(patch: Patch) -> None:
 
 def size_buckets_meet(patch: Patch) -> None:
     patch.setattr(SizeBuckets, "of", lambda self, sizes: 0)
+    patch.setattr(SizeBuckets, "of_one", lambda self, sizes: 0)
 
 
 def refused_rows_are_forgotten(patch: Patch) -> None:
@@ -330,22 +335,27 @@ def takeover_rings_no_worker(patch: Patch) -> None:
 def worker_is_given_up_before_it_is_reaped(patch: Patch) -> None:
     """Its rows run again while its last stores have not landed."""
     supervise, any_step = World.supervise, World._any_step
-    late: list[Process] = []
+    late: WeakKeyDictionary[World, list[Process]] = WeakKeyDictionary()
 
     def hasty(self: World) -> None:
         process = self.dead[0].process if self.dead else None
         if process is not None and process.role == "worker":
-            late.append(Process("late stores", "worker", lambda: None))
-            late[-1].hidden, process.hidden = process.hidden, {}
+            stores = Process("late stores", "worker", lambda: None)
+            stores.hidden, process.hidden = process.hidden, {}
+            late.setdefault(self, []).append(stores)
         supervise(self)
 
     def landing(self: World) -> None:
-        if late and self.random.random() < 0.03:
-            late.pop(0).land()
+        if late.get(self) and self.random.random() < 0.03:
+            late[self].pop(0).land()
         any_step(self)
 
     patch.setattr(World, "supervise", hasty)
     patch.setattr(World, "_any_step", landing)
+
+
+def each_name_has_turns_of_its_own(patch: Patch) -> None:
+    patch.setattr(fair_order, "NAMED_FROM", 1 << 62)
 
 
 def last_batch_that_comes_back_is_first(patch: Patch) -> None:

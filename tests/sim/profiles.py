@@ -19,6 +19,8 @@ class Profile:
 
     generates: the model is a generator, whose rows are sequences.
 
+    named: requests are of several callers, some of whom give themselves names.
+
     steps: steps before the quiet end, nested ones too. preempt: the mean number of loads and
     stores between two preemptions, one of these; 0: none. slots: of a lane, one of these.
     replaces, moves: the probability per step that a worker is replaced, or that a move begins.
@@ -45,6 +47,7 @@ class Profile:
     staged: str = ""
     arena: bool = False
     generates: bool = False
+    named: bool = False
     enforce: bool = True
 
 
@@ -155,6 +158,15 @@ PROFILES = {
         raises=0.15,
         late=0,
         cancels=0,
+    ),
+    "names": Profile(
+        named=True,
+        slots=(12, 24),
+        workers=1,
+        kills={"batcher": 0.04, "worker": 0.03},
+        raises=0.03,
+        late=0.3,
+        cancels=0.3,
     ),
     "all": Profile(kills={"client": 0.01, "batcher": 0.03, "worker": 0.03}, poison=0.01),
 }

@@ -18,8 +18,7 @@ from contextlib import contextmanager
 from random import Random
 
 from batchpool.core.layout.segments import worker_layout_of
-from batchpool.core.scheduler.decide import Limits
-from batchpool.core.scheduler.limits import NEVER_NS
+from batchpool.core.scheduler.limits import NEVER_NS, Limits
 from batchpool.core.tensors.stages import Stage, stages_of
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 from tests.sim.actors import Actor, BatcherActor, SimLane, SimRecords, WorkerActor
@@ -57,7 +56,8 @@ class World:
             max_wait_peak_ns=2 * self.max_wait_ns,
             target_ns=20 * MS if random.random() < profile.adaptive / 2 else 0,
         )
-        self.own_flows = random.random() < 0.5
+        self.own_flows = random.random() < 0.5 and not profile.named
+        self.few = 8 if seed % 2 else 1  # rows that the batcher takes without arrays
         self.attempts = random.choice((1, 2, 3, 3))
         self.now_ns = 1000 * MS
         self.events = 0

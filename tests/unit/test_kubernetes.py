@@ -21,7 +21,8 @@ from batchpool.tasks.redis_address import PASSWORD_VARIABLE
 ROOT = Path(__file__).parents[2]
 BASE = "base"
 SHARED = "overlays/shared-tasks"
-OVERLAYS = ("overlays/gpu", "overlays/tasks", SHARED, "overlays/local-clients")
+KEDA = "overlays/shared-tasks-keda"
+OVERLAYS = ("overlays/gpu", "overlays/tasks", SHARED, KEDA, "overlays/local-clients")
 OLDEST = "1.30"  # of Kubernetes, for which they are checked, beside the newest one
 KUBECTL = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl, which builds them, is missing")
@@ -71,7 +72,8 @@ def most_s(probe: dict[str, Any]) -> int:
 @pytest.mark.parametrize("folder", [BASE, *OVERLAYS])
 def test_every_object_fits_its_schema(folder: str, version: str) -> None:
     for each in built(folder):
-        kubernetes_validate.validate(each, version, strict=True)
+        if each["kind"] != "ScaledObject":  # of KEDA, whose schema is not among those
+            kubernetes_validate.validate(each, version, strict=True)
 
 
 def test_the_schemas_refuse_an_unknown_field() -> None:
@@ -163,6 +165,27 @@ def test_pods_are_added_by_the_age_of_the_oldest_task() -> None:
     assert rule["metricsQuery"].startswith("max(")
     annotations = deployment["spec"]["template"]["metadata"]["annotations"]
     assert annotations["prometheus.io/scrape"] == "true"
+
+
+def test_keda_follows_the_same_age_by_the_same_numbers() -> None:
+    """It owns the deployment alone: two autoscalers of one would take turns in undoing."""
+    kinds = {each["kind"] for each in built(SHARED)} - {"HorizontalPodAutoscaler"}
+    assert {each["kind"] for each in built(KEDA)} == {*kinds, "ScaledObject"}
+    keda, scaler = the(KEDA, "ScaledObject")["spec"], the(SHARED, "HorizontalPodAutoscaler")["spec"]
+    assert keda["scaleTargetRef"] == scaler["scaleTargetRef"]
+    assert keda["minReplicaCount"] == scaler["minReplicas"]
+    assert keda["maxReplicaCount"] == scaler["maxReplicas"]
+    assert keda["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == scaler["behavior"]
+    (metric,) = [each["external"] for each in scaler["metrics"]]
+    (trigger,) = keda["triggers"]
+    assert (trigger["type"], trigger["metricType"]) == ("prometheus", metric["target"]["type"])
+    settings = trigger["metadata"]
+    assert all(type(value) is str for value in settings.values()), "KEDA refuses others"
+    assert settings["threshold"] == metric["target"]["value"]
+    query = re.fullmatch(r"max\((\w+)\{namespace=\"\w+\"\}\)", settings["query"])
+    assert query is not None
+    assert query[1] == metric["metric"]["name"]
+    assert query[1] in {each.name for each in METRICS}
 
 
 def test_the_number_of_pods_changes_no_faster_than_models_load() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchpool.core.config.key import Key, shown
+from batchpool.core.config.key import Key, number_text, shown
 from batchpool.core.config.schema import ModelConfig
 
 
@@ -15,7 +15,7 @@ def default_text(key: Key) -> str:
     if key.is_auto_number and key.default == 0:
         return '"auto"'
     if key.kind == "float":
-        return f"{key.default:g}"
+        return number_text(key.default)
     return shown(key.default)
 
 

@@ -51,12 +51,12 @@ def flag_of(key: Key) -> str:
 
 def _add_flag(group: argparse._ArgumentGroup, table: str, key: Key) -> None:
     text = f"{key.help}; {values_text(key)}"
-    if key.default != "":
+    if key.default not in ("", ()):
         text += f" (default {default_text(key)})"
     facts: dict[str, Any] = {
         "dest": f"{table}.{key.field}",
         "default": None,
-        "help": _as_flag(text).replace("%", "%%"),
+        "help": _as_flag(key, text).replace("%", "%%"),
     }
     if key.kind == "bool":
         group.add_argument(flag_of(key), action=argparse.BooleanOptionalAction, **facts)
@@ -89,7 +89,8 @@ def _given(
         try:
             values[key.field] = as_written(key, _parsed(key, text))
         except ValueError:
-            raise ConfigError(f"{flag_of(key)} {text}: expected {_as_flag(key.expected)}") from None
+            expected = _as_flag(key, key.expected)
+            raise ConfigError(f"{flag_of(key)} {text}: expected {expected}") from None
     return values
 
 
@@ -108,14 +109,11 @@ def _parsed(key: Key, text: Any) -> Any:
     return text
 
 
-def _as_flag(text: str) -> str:
-    """A text about legal values in the spelling of the command line: no quotes, no brackets."""
-    return (
-        text.replace('""', "left out")
-        .replace("[]", "left out")
-        .replace('"', "")
-        .replace("[0, 1]", "0,1")
-    )
+def _as_flag(key: Key, text: str) -> str:
+    """A text about legal values in the spelling of the command line: no quotes, no brackets. A key
+    whose default is not the empty one, as host, must be given it: leaving it out is the default."""
+    empty = "left out" if key.default in ("", ()) else "''"
+    return text.replace('""', empty).replace("[]", empty).replace('"', "").replace("[0, 1]", "0,1")
 
 
 def model_of(import_name: str, flag: str = "--model") -> ModelConfig:

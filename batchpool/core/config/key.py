@@ -68,7 +68,12 @@ class Key:
         # 0 of a key with `auto` is how "auto" is kept, and nothing that may be written.
         least = 1 if self.auto and self.kind == "int" else self.least
         auto = ' or "auto"' if self.auto else ""
-        return f"{kind}{of} from {least:g} to {self.most:.10g}{auto}"
+        return f"{kind}{of} from {number_text(least)} to {number_text(self.most)}{auto}"
+
+
+def number_text(value: float) -> str:
+    """A number as people write it into a file: a whole one with all its digits, no exponent."""
+    return str(int(value)) if value == int(value) else f"{value:g}"
 
 
 def shown(value: Any) -> str:

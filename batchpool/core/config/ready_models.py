@@ -55,10 +55,16 @@ def misspelt_ready_model(text: str) -> str:
 
 def ready_model_hint(text: str) -> str:
     """The end of a message about a short form that stands where a class is expected."""
+    if ready_model(text) is None:
+        return misspelt_ready_model(text)
+    return "" if IMPORT_NAME.fullmatch(text) else long_form(text)
+
+
+def long_form(text: str) -> str:
+    """The end of a message about a short form that was looked up as a class MODULE:CLASS, which is
+    how a configuration file reads it; "" for any other text."""
     found = ready_model(text)
     if found is None:
-        return misspelt_ready_model(text)
-    if IMPORT_NAME.fullmatch(text):
         return ""
     return f'; write {found[0]}, and path = "{found[1]}" in its [model.options]'
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 
-from batchpool.core.config.key import Texts
+from batchpool.core.config.key import Texts, shown
 from batchpool.core.config.network_names import (
     PREFIX,
     STORE_URL,
@@ -316,6 +317,13 @@ class ServerConfig:
                 " BATCHPOOL_TASKS_STORE_PASSWORD"
             )
         check_fields(self)
+        try:
+            shlex.split(self.task_alert_command)
+        except ValueError as exc:
+            raise ConfigError(
+                f"task_alert_command = {shown(self.task_alert_command)}: {exc}; expected a command"
+                " with its arguments, quoted as in a shell"
+            ) from None
         if self.batches and not self.tasks:
             raise ConfigError(
                 "batches = true, but tasks = false: expected tasks = true, whose process keeps"

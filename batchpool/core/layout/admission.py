@@ -7,7 +7,9 @@ A claim of n rows is refused for one of two causes:
 
     SHARE  The flow holds slots and would hold more than its share, half of the bound, while
            other flows are active. A flow that holds nothing may claim one request of any size,
-           so that a large one is not refused for ever. Other flows are not affected.
+           so that a large one is not refused for ever. Other flows are not affected. The same
+           holds of all flows of one origin together (core/flows.py) while other origins are
+           active, so that no number of names is more than one share.
     LANE   claimed + n > bound, which is floor(watermark x slots), or all slots for a raised
            priority. From then on the lane is shut until fewer than `reopen` x slots are
            claimed (hysteresis); a raised priority is admitted meanwhile.
@@ -25,6 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from batchpool.core.flows import NAMED_FROM, origin_of
 from batchpool.core.priority import DEFAULT as DEFAULT_PRIORITY
 from batchpool.core.tensors.dtypes import Array
 
@@ -72,7 +75,8 @@ class SlotAllocator:
 
     A flow is one caller of a client that has several; flow 0 is a client without callers, which
     has no share.  claimed: slots claimed now.  held: {flow: slots that it has claimed}, without
-    zeros and without flow 0.  shut: the lane is above its watermark and not yet below `reopen`.
+    zeros and without flow 0.  named: {origin: slots that its flows with names have claimed}, none
+    of them 0.  shut: the lane is above its watermark and not yet below `reopen`.
     """
 
     def __init__(self, slots: int, watermark: float = 0.90, reopen: float = 0.80) -> None:
@@ -80,6 +84,7 @@ class SlotAllocator:
         self.set_watermark(watermark, reopen)
         self.claimed = 0
         self.held: dict[int, int] = {}
+        self.named: dict[int, int] = {}
         self.shut = False
         self._used = bytearray(slots)
         self._view = np.frombuffer(self._used, dtype=np.uint8)
@@ -89,6 +94,9 @@ class SlotAllocator:
         self._last_flow = 0
         self._claimed_ns = _NEVER_NS
         self._other_claimed_ns = _NEVER_NS
+        # The same of origins, whose last claim is that of the last flow.
+        self._last_origin = 0
+        self._other_origin_ns = _NEVER_NS
 
     def set_watermark(self, watermark: float, reopen: float = 0.80) -> None:
         """Set another bound. Slots above it stay claimed."""
@@ -119,13 +127,32 @@ class SlotAllocator:
         if flow != self._last_flow:
             self._other_claimed_ns = self._claimed_ns
             self._last_flow = flow
+            origin = origin_of(flow)
+            if origin != self._last_origin:
+                self._other_origin_ns = self._claimed_ns
+                self._last_origin = origin
         self._claimed_ns = now_ns
         held = self.held.get(flow, 0)
-        if held == 0 or held + n <= self.share:
+        if held and held + n > self.share and self.is_contested(flow, now_ns):
+            return Refusal(Cause.SHARE, held, min(held, held + n - self.share))
+        if not self.named:
             return None
-        if not self.is_contested(flow, now_ns):
-            return None
-        return Refusal(Cause.SHARE, held, min(held, held + n - self.share))
+        held = self.held_of(origin_of(flow))
+        if held and held + n > self.share and self.is_origin_contested(flow, now_ns):
+            return Refusal(Cause.SHARE, held, min(held, held + n - self.share))
+        return None
+
+    def held_of(self, origin: int) -> int:
+        """The slots that all flows of an origin have claimed."""
+        return self.held.get(origin, 0) + self.named.get(origin, 0)
+
+    def is_origin_contested(self, flow: int, now_ns: int) -> bool:
+        """True if flows of other origins are active; flow 0 has no others."""
+        origin = origin_of(flow)
+        is_last = origin == self._last_origin
+        others_ns = self._other_origin_ns if is_last else self._claimed_ns
+        alone = self.claimed == self.held_of(origin)
+        return flow != 0 and not (alone and now_ns - others_ns > ACTIVE_NS)
 
     def is_contested(self, flow: int, now_ns: int) -> bool:
         """True if flows are active besides this one; flow 0 has no others."""
@@ -153,6 +180,8 @@ class SlotAllocator:
         self.claimed += 1
         if flow:
             self.held[flow] = self.held.get(flow, 0) + 1
+            if flow >= NAMED_FROM:
+                self._count_named(1, flow)
         return slot
 
     def take(self, n: int, flow: int = 0) -> Sequence[int]:
@@ -167,6 +196,8 @@ class SlotAllocator:
             self.claimed += n
             if flow:
                 self.held[flow] = self.held.get(flow, 0) + n
+                if flow >= NAMED_FROM:
+                    self._count_named(n, flow)
             return range(first, first + n)
         return [self.take_one(flow) for _ in range(n)]
 
@@ -188,6 +219,15 @@ class SlotAllocator:
         self._view[slots] = 0
         self.claimed -= len(slots)
 
+    def _count_named(self, n: int, flow: int) -> None:
+        """Count n slots more, or fewer, for the origin of a flow with a name."""
+        origin = origin_of(flow)
+        left = self.named.get(origin, 0) + n
+        if left:
+            self.named[origin] = left
+        else:
+            del self.named[origin]
+
     def _release_share(self, n: int, flow: int) -> None:
         left = self.held.get(flow, 0) - n
         assert left >= 0, f"flow {flow} gives back {n} slots and holds {left + n}"
@@ -195,6 +235,8 @@ class SlotAllocator:
             self.held[flow] = left
         else:
             del self.held[flow]
+        if flow >= NAMED_FROM:
+            self._count_named(-n, flow)
 
     def is_claimed(self, slot: int) -> bool:
         return bool(self._used[slot])

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from batchpool.core.flows import NAMED_FROM, origin_of
 from batchpool.core.layout.admission import Cause, Refusal
 from batchpool.core.layout.free_runs import FreeRuns
 from batchpool.core.layout.whole_turn import WholeTurn
@@ -26,7 +27,8 @@ class ArenaAllocator:
 
     nbytes: of the arena. largest: the most bytes of a row. used: bytes claimed now. bound: the most
     that may be, at least one row. held: {flow: bytes that it has claimed}, without zeros and
-    without flow 0. shut: a claim was refused, and not less than `reopen` of it has become free.
+    without flow 0. named: {origin: bytes that its flows with names have claimed}, none of them 0.
+    shut: a claim was refused, and not less than `reopen` of it has become free.
     """
 
     def __init__(self, nbytes: int, largest: int, watermark: float = 0.90) -> None:
@@ -34,6 +36,7 @@ class ArenaAllocator:
         self.nbytes = nbytes
         self.used = 0
         self.held: dict[int, int] = {}
+        self.named: dict[int, int] = {}
         self.shut = False
         self._largest = largest
         self._free = FreeRuns(nbytes)
@@ -58,15 +61,20 @@ class ArenaAllocator:
         *,
         flow: int = 0,
         contested: bool = False,
+        origin_contested: bool = False,
         priority: int = 0,
     ) -> list[int] | Refusal:
         """The places of runs of these sizes, or why there are none; a refusal shuts the arena.
 
         A size of 0 takes nothing and gets the place 0. contested: other flows are active, so that
-        this one has a share. priority: as of `SlotAllocator.refusal`.
+        this one has a share. origin_contested: the same of its origin. priority: as of
+        `SlotAllocator.refusal`.
         """
         total = sum(sizes)
         if contested and (held := self.held.get(flow, 0)) and held + total > self.share:
+            return Refusal(Cause.ARENA_SHARE, held, min(held, held + total - self.share))
+        held = self._held_of(flow) if self.named and origin_contested else 0
+        if held and held + total > self.share:
             return Refusal(Cause.ARENA_SHARE, held, min(held, held + total - self.share))
         raised = 0 < priority < DEFAULT_PRIORITY
         kept, kept_bytes = (0, 0) if raised else self._kept_from(sizes, total, now_ns)
@@ -82,6 +90,11 @@ class ArenaAllocator:
         if not raised:
             over = max(over, self.used - self.reopen_below + 1)
         return Refusal(Cause.ARENA, self.used, max(1, over))
+
+    def _held_of(self, flow: int) -> int:
+        """The bytes that all flows of this one's origin have claimed."""
+        origin = origin_of(flow)
+        return self.held.get(origin, 0) + self.named.get(origin, 0)
 
     def full(self, priority: int = 0) -> Refusal | None:
         """The refusal that a claim of any size would meet now; None if small ones may fit."""
@@ -142,6 +155,11 @@ class ArenaAllocator:
                 self.held[flow] = left
             else:
                 del self.held[flow]
+            if flow >= NAMED_FROM:
+                origin = origin_of(flow)
+                self.named[origin] -= size
+                if not self.named[origin]:
+                    del self.named[origin]
 
     def _kept_from(self, sizes: Sequence[int], total: int, now_ns: int) -> tuple[int, int]:
         """The length of a run, and the bytes, that a claim of these sizes must leave."""
@@ -167,6 +185,9 @@ class ArenaAllocator:
             self._turn.came(total, [place for place, size in runs if size])
         if flow and total:
             self.held[flow] = self.held.get(flow, 0) + total
+            if flow >= NAMED_FROM:
+                origin = origin_of(flow)
+                self.named[origin] = self.named.get(origin, 0) + total
 
     def _take(self, sizes: Sequence[int], keep: int) -> list[int] | None:
         """Runs of all these sizes, or none of them."""

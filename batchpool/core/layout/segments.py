@@ -35,7 +35,7 @@ A lane of S slots (ring capacity C = the smallest power of two >= S):
           |   deadline_ns  i64  client   CLOCK_MONOTONIC                 |
           |   submit_ns    i64  client   CLOCK_MONOTONIC                 |
           |   priority     u32  client   1 highest .. 255; 0 default     |
-          |   flow         u32  client   caller, for fair queueing       |
+          |   flow         u64  client   caller, for fair queueing       |
           |   cancel       u32  client   the sequence to cancel          |
           |   attempt      u32  batcher  failed batches so far           |
           |   status       u32  worker while RUNNING, else batcher       |
@@ -82,7 +82,7 @@ from batchpool.core.layout.arena import Arena, arena_for, largest_run
 from batchpool.core.layout.tensor_columns import tensor_columns
 from batchpool.core.tensors.spec import ModelSpec
 
-VERSION = 7
+VERSION = 8
 REFUSED_LANE = 2**32 - 1
 LANE_MAGIC = 0x454E414C50544142  # "BATPLANE" read as a little-endian word
 PAGE = 4096
@@ -115,7 +115,7 @@ HEADER_COLUMNS: dict[str, tuple[str, str]] = {
     "deadline_ns": ("i8", "client"),
     "submit_ns": ("i8", "client"),
     "priority": ("u4", "client"),
-    "flow": ("u4", "client"),
+    "flow": ("u8", "client"),
     "cancel": ("u4", "client"),
     "attempt": ("u4", "batcher"),
     "status": ("u4", "worker or batcher"),
@@ -353,7 +353,7 @@ def _facts(spec: ModelSpec) -> list[str]:
     """Facts for the digest in which two lanes with equal columns may still differ."""
     kind_of_model = ["generates"] if spec.generates else []
     return kind_of_model + [
-        f"{kind} {tensor.name} {tensor.dtype} {tensor.describe_shape()}"
+        f"{kind} {tensor.name} {tensor.dtype} {tensor.describe_slot()}"
         for kind in ("inputs", "outputs", "parameters", "features", "predictions")
         for tensor in getattr(spec, kind)
     ]

@@ -5,7 +5,9 @@ In reading order:
     queue           Queue: the waiting rows in the order of service, as int64 columns
     fair_order      FairOrder: sort keys by priority and fair queueing of flows
     limits          Limits and WorkerView: the inputs of the decision
+    decision        Decision and Dispatch: what is decided
     decide          decide: batches to dispatch, rows to expire or refuse, next wake-up
+    shares          the rows of each idle worker, of stages on the CPU
     estimators      ServiceTime and ArrivalEstimator: batch times and arrivals, measured online
     latency_target  batch size limit and early refusal for a 99th percentile target
     size_buckets    SizeBuckets: rows of similar dynamic sizes share batches

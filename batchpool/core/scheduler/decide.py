@@ -23,6 +23,10 @@ A partial batch leaves for an idle worker
 Background rows beside others are bounded in number (core/scheduler/background.py). A batch that
 they may not fill leaves as a partial one does, for an idle worker only: others may join it still.
 
+Where `spreads` is set, as for stages on the CPU, the rows are divided among the idle workers, so
+that they are done the sooner: none takes more than its share of those that wait, though a batch is
+no smaller than pays (`ServiceTime.least_share`). Batches that are queued behind others are full.
+
 A target for the 99th percentile bounds batches, waits and the queue. A batch is no larger than the
 target allows for two batches one after the other, since a row may come in just after a batch has
 left. A wait leaves time for the batch. A row that would be answered after the target, or after its
@@ -35,6 +39,8 @@ Invariants, which are also the property tests:
       inputs more padded elements than the budget, unless the batch is as small as it can be;
     - nothing is sent to a worker that is closed;
     - a full batch does not wait while a worker is idle or may have another batch in flight;
+    - rows that spread are divided among all idle workers, in batches that differ by one row at
+      most, unless smaller ones would not pay;
     - no row waits longer than the policy's limit, counted from submission, while a worker is
       idle;
     - rows of one bucket are dispatched in the order of service among those a worker may run;
@@ -58,7 +64,8 @@ from batchpool.core.scheduler.decision import Decision, Dispatch
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
 from batchpool.core.scheduler.latency_target import cap_of, expected_late
 from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
-from batchpool.core.scheduler.queue import I64, QueueColumn, least
+from batchpool.core.scheduler.queue import I64, QueueColumn, all_equal, least
+from batchpool.core.scheduler.shares import able, share_of
 
 __all__ = ["NEVER_NS", "Decision", "Dispatch", "Limits", "WorkerView", "decide"]
 
@@ -158,8 +165,7 @@ class _Round:
                 return False
         if not self.limits.bucketed:
             return True
-        buckets = self.queue[QueueColumn.BUCKET]
-        return bool((buckets == buckets[0]).all())
+        return all_equal(self.queue[QueueColumn.BUCKET])
 
     def dispatch_prefixes(self, earliest_ns: int) -> None:
         """Dispatch in the uniform case, where batches are slices from the front of the queue.
@@ -187,6 +193,8 @@ class _Round:
                 continue
             if size > cap:
                 size = cap
+            if self.limits.spreads:
+                size, reason = self._share(number, size, reason, None, n - at)
             self._dispatch(number, slice(at, at + size), size, reason)
             at += size
 
@@ -217,6 +225,7 @@ class _Round:
         worker would ever be idle.
         """
         first: tuple[npt.NDArray[Any], DispatchReason] | None = None
+        waiting = rows
         while len(rows):
             alike = self._of_first_bucket(rows)
             most = self._most_rows(int(rows[0]))
@@ -234,6 +243,10 @@ class _Round:
                     most, waited_for = self._most_rows(int(alike[0])), self._waited_for(alike)
                     cap, _ = self._cap(number, most, waited_for)
                 alike = alike[:cap]
+                if self.limits.spreads:
+                    size = len(alike)
+                    size, reason = self._share(number, size, reason, waiting, len(waiting))
+                    alike = alike[:size]
                 self._dispatch(number, alike, len(alike), reason)
                 return alike
             if reason is not None and first is None:
@@ -252,13 +265,28 @@ class _Round:
         alike: npt.NDArray[Any] = rows[buckets == buckets[0]]
         return alike
 
+    def _share(
+        self, number: int, size: int, reason: DispatchReason, rows: npt.NDArray[Any] | None, n: int
+    ) -> tuple[int, DispatchReason]:
+        """The rows of a batch of at most `size`, and its reason, where rows are divided among the
+        idle workers. rows: the n that the worker may run; None: every worker may run all."""
+        if self.in_flight[number]:
+            return size, reason
+        idle = [self.workers[each] for each, batches in self.in_flight.items() if not batches]
+        lanes = None if rows is None else self.queue[QueueColumn.LANE, rows]
+        share = share_of(n, able(idle, lanes), self.workers[number].time)
+        return (size, reason) if share >= size else (share, _IDLE if reason is _FULL else reason)
+
     def _least_loaded(self) -> int:
         if len(self.in_flight) == 1:
             return next(iter(self.in_flight))
-        return min(
-            self.in_flight,
-            key=lambda number: (self.in_flight[number], self.free_ns[number], number),
-        )
+        free_ns, least, fewest = self.free_ns, -1, 0
+        for number, batches in self.in_flight.items():
+            if least < 0 or batches < fewest:
+                least, fewest = number, batches
+            elif batches == fewest and (free_ns[number], number) < (free_ns[least], least):
+                least = number
+        return least
 
     def _in_flight_limit(self, number: int, reason: DispatchReason) -> int:
         """The number of batches that the worker may have in flight, this one included."""

@@ -1,4 +1,7 @@
-"""The outcome of a batching decision (core/scheduler/decide.py)."""
+"""The decision for the waiting rows of one model: batches to send, rows that end, the next time.
+
+Made by `decide` (core/scheduler/decide.py), and for generators by the seating decision.
+"""
 
 from __future__ import annotations
 
@@ -32,3 +35,7 @@ class Decision:
     expire: npt.NDArray[Any]
     refuse: npt.NDArray[Any]
     wake_at_ns: int
+
+    def is_wait(self) -> bool:
+        """True if no row leaves or ends now."""
+        return not (self.dispatch or len(self.expire) or len(self.refuse))

@@ -56,6 +56,7 @@ _SLACK = 1.3  # ratio of the rate of several workers to the arrival rate that th
 _GAPS = 3  # usual gaps without an arrival, after which arrivals count as stopped
 _SILENCE = 8  # usual gaps; random arrivals have a longer gap once in 3,000 times
 _EXP_GAMMA = 1.781072417990198  # e to Euler's constant: mean / geometric mean of exponentials
+_ALL_ROWS = 2**31
 _REFIT_EVERY = 8  # batches between two fits, after the first `_BATCHES`
 
 
@@ -87,6 +88,15 @@ class ServiceTime:
         if self._sizes:
             n = padded_size(self._sizes, n)
         return self.base_ns + n * self.row_ns
+
+    @property
+    def least_share(self) -> int:
+        """The fewest rows whose own time is as long as a call's fixed cost: a smaller batch wastes
+        more of a worker than it uses. 1 while batches of other sizes have not shown what a row
+        takes, so that smaller ones are tried."""
+        if len(self._classes) < 2 and not self.row_ns:
+            return 1
+        return math.ceil(self.base_ns / self.row_ns) if self.row_ns else _ALL_ROWS
 
     def high_ns(self, n: int) -> float:
         """The 99th percentile of the time of n rows."""

@@ -11,8 +11,10 @@ it was assigned, so the next batch is always the front of the queue and needs no
 
     KEY = priority << 40 | tag
 
-Within a flow and priority the row with the earliest deadline has the flow's lowest tag; the
-queue sorts them (core/scheduler/queue.py).
+The turns are those of origins (core/flows.py): all names of one origin share its tags, so that
+whoever sends each row under a new name gets no more than who sends all under one. Within an origin
+and priority the tags go round its names, one row each, and within a name to the rows with the
+earliest deadlines; the queue sorts them (core/scheduler/queue.py).
 
 Ageing: a row rises by one priority for every `AGE_NS` that it has waited, at most up to the best
 priority that waits, and gets a tag among the rows of that priority. So the lowest priority waits
@@ -25,10 +27,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from batchpool.core.flows import NAMED_FROM
+
 AGE_NS = 100_000_000
 TAG_BITS = 40
 _TAG_MASK = (1 << TAG_BITS) - 1
-_KEEP_FLOWS = 4096  # flows without waiting rows whose last tags are kept
+_FEW = 16  # rows: up to this lists of plain numbers are cheaper than arrays
+_KEEP_FLOWS = 4096  # origins without waiting rows whose last tags are kept
+_SEVERAL = -(1 << 63)  # in place of the one flow of an origin
 
 _I64 = npt.NDArray[np.int64]
 
@@ -45,37 +51,49 @@ def first_key(priority: _I64) -> _I64:
 
 
 class FairOrder:
-    """Assigns the keys of one queue, from virtual time and the last tag of each flow."""
+    """Assigns the keys of one queue, from virtual time and the last tag of each origin."""
 
     def __init__(self) -> None:
         self._virtual_time: dict[int, int] = {}  # priority -> tag of the row dispatched last
-        # (priority, flow) -> (its last tag, the latest deadline among its waiting rows)
-        self._last: dict[tuple[int, int], tuple[int, int]] = {}
-        # The latest deadline of the flow that was assigned tags last, before its new rows.
+        # (priority, origin) -> (its last tag, the latest deadline among its waiting rows, its flow
+        # or _SEVERAL)
+        self._last: dict[tuple[int, int], tuple[int, int, int]] = {}
+        # The latest deadline of the origin that was assigned tags last, before its new rows.
         self._latest_before_ns = 0
 
-    def assign(self, priority: int, flow: int, deadlines: _I64) -> tuple[int, bool]:
+    def assign(
+        self, priority: int, flow: int, deadlines: _I64, *, is_one: bool = True
+    ) -> tuple[int, bool]:
         """Assign tags to new rows of a flow with these deadlines, in the order of arrival.
 
-        Returns the first KEY, the others following by one each; and whether every deadline is
-        at or after those before it. If not, the flow's waiting rows must be sorted by deadline.
+        is_one: all rows are of this flow, else of others of its origin too. Returns the first KEY,
+        the others following by one each; and whether no other flow of the origin had rows, and
+        every deadline is at or after those before it. If not, its waiting rows must be sorted.
         """
-        rising = bool(np.count_nonzero(deadlines[1:] < deadlines[:-1]) == 0)
-        latest_ns = deadlines.item(-1) if rising else int(deadlines.max())
-        key, in_order = self.assign_one(priority, flow, latest_ns, len(deadlines))
+        if len(deadlines) <= _FEW:
+            listed = deadlines.tolist()
+            in_rising_order = sorted(listed)
+            latest_ns, rising = in_rising_order[-1], listed == in_rising_order
+        else:
+            rising = bool(np.count_nonzero(deadlines[1:] < deadlines[:-1]) == 0)
+            latest_ns = deadlines.item(-1) if rising else int(deadlines.max())
+        key, in_order = self.assign_one(priority, flow, latest_ns, len(deadlines), is_one=is_one)
         return key, in_order and rising and deadlines.item(0) >= self._latest_before_ns
 
     def assign_one(
-        self, priority: int, flow: int, deadline_ns: int, n: int = 1
+        self, priority: int, flow: int, deadline_ns: int, n: int = 1, *, is_one: bool = True
     ) -> tuple[int, bool]:
         """`assign` for one row, or for n rows of which `deadline_ns` is the latest deadline."""
         now = self._virtual_time.get(priority, 0)
-        last, latest_ns = self._last.get((priority, flow), (0, 0))
+        origin = flow >> 32 if flow >= NAMED_FROM else flow  # `origin_of`, without a call
+        last, latest_ns, of = self._last.get((priority, origin), (0, 0, flow))
+        if of != flow or not is_one:
+            of = _SEVERAL
         start = (now if now > last else last) + 1
         in_order = deadline_ns >= latest_ns
-        self._last[priority, flow] = start + n - 1, deadline_ns if in_order else latest_ns
+        self._last[priority, origin] = start + n - 1, deadline_ns if in_order else latest_ns, of
         self._latest_before_ns = latest_ns
-        return start + (priority << TAG_BITS), in_order
+        return start + (priority << TAG_BITS), in_order and of == flow
 
     def advance(self, keys: _I64) -> None:
         """Advance virtual time to these rows, which are dispatched in the order of service."""
@@ -92,12 +110,16 @@ class FairOrder:
         if tag > self._virtual_time.get(priority, 0):
             self._virtual_time[priority] = tag
 
-    def set_last(self, priority: int, flow: int, last_key: int, latest_ns: int) -> None:
-        """Set the last KEY and the latest deadline of a flow's waiting rows; 0, 0 for none.
+    def set_last(self, priority: int, origin: int, last_key: int, latest_ns: int) -> None:
+        """Set the last KEY and the latest deadline of an origin's waiting rows; 0, 0 for none.
 
-        Called after rows left without being run, so that their flow is not charged for them.
+        Called after rows left without being run, so that their origin is not charged for them.
         """
-        self._last[priority, flow] = last_key & _TAG_MASK, latest_ns
+        if not last_key:
+            self._last.pop((priority, origin), None)
+            return
+        of = self._last.get((priority, origin), (0, 0, _SEVERAL))[2]
+        self._last[priority, origin] = last_key & _TAG_MASK, latest_ns, of
 
     def reset(self) -> None:
         """Start anew with an empty queue."""
@@ -105,9 +127,9 @@ class FairOrder:
         self._last.clear()
 
     def prune(self, waiting: int) -> None:
-        """Drop flows without waiting rows, once they outnumber the `waiting` rows."""
+        """Drop origins without waiting rows, once they outnumber the `waiting` rows."""
         if len(self._last) > _KEEP_FLOWS + 2 * waiting:
             now = self._virtual_time
             self._last = {
-                flow: last for flow, last in self._last.items() if last[0] > now.get(flow[0], 0)
+                whose: last for whose, last in self._last.items() if last[0] > now.get(whose[0], 0)
             }

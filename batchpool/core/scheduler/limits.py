@@ -32,8 +32,9 @@ class Limits:
     bucketed: rows differ in BUCKET.  max_elements: most elements of each input of a batch, padded;
     0 for any number.  bucket_rows: the rows that these are by bucket, where rows differ in it; None
     for max_batch in all.  later_ns: the expected time of a row after this stage, which its deadline
-    has to leave.  background_slowdown: the share by which background rows may lengthen a batch
-    beside others (core/scheduler/background.py).
+    has to leave.  spreads: rows that could share a batch are divided among the idle workers.
+    background_slowdown: the share by which background rows may lengthen a batch beside others
+    (core/scheduler/background.py).
     """
 
     max_batch: int
@@ -49,13 +50,15 @@ class Limits:
     bucket_rows: BucketRows | None = None
     later_ns: int = 0
     background_slowdown: float = math.inf
+    spreads: bool = False
 
     @classmethod
     def of(cls, config: ModelConfig, stage: Stage = Stage.INFER) -> Limits:
         """The limits that a model's configuration sets for the batches of a stage.
 
-        A row never waits for others of a stage on the CPU while a worker of it is idle: company
-        saves little there, and `infer` is where batches pay. The latency target is kept by `infer`.
+        A row never waits for others of a stage on the CPU while a worker of it is idle, and rows
+        that come together are divided among the idle ones: company saves little there, and `infer`
+        is where batches pay. The latency target is kept by `infer`.
         """
         slowdown = config.background_slowdown
         if stage is not Stage.INFER:
@@ -64,7 +67,7 @@ class Limits:
                 if stage is Stage.PREPROCESS
                 else config.postprocess_max_batch
             )
-            return cls(max_batch=most, max_wait_ns=0, background_slowdown=slowdown)
+            return cls(most, max_wait_ns=0, spreads=True, background_slowdown=slowdown)
         return cls(
             max_batch=config.max_batch,
             max_wait_ns=round(config.max_wait_ms * 1e6),

@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpool.core.layout.states import DispatchReason
-from batchpool.core.scheduler.decide import Decision, Dispatch
+from batchpool.core.scheduler.decision import Decision, Dispatch
 from batchpool.core.scheduler.limits import NEVER_NS
 from batchpool.core.scheduler.queue import I64, QueueColumn, least
 

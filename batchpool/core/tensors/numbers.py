@@ -46,8 +46,8 @@ def from_numbers(
             f"{kind} {name!r} is bfloat16, which cannot be given as numbers; send it binary"
         )
     if not _all_fit(flat, kinds, dtype.storage):
-        wrong = next((v for v in flat if not _fits(v, dtype.storage)), flat[0] if flat else None)
-        raise _does_not_fit(name, dtype, wrong, kind)
+        at = next((at for at, v in enumerate(flat) if not _fits(v, dtype.storage)), 0)
+        raise _does_not_fit(name, dtype, flat[at], kind, _place(at, shape))
     return _convert(name, dtype, flat, kind).reshape(tuple(shape))
 
 
@@ -169,7 +169,16 @@ def _fits(value: Any, storage: np.dtype[Any]) -> bool:
     return type(value) in (int, float)
 
 
-def _does_not_fit(name: str, dtype: DType, value: Any, kind: str) -> InvalidRequest:
+def _place(at: int, shape: Sequence[int]) -> str:
+    """The place of an element among several, as the end of a message: ", at [row, ...]"."""
+    if math.prod(shape) < 2:
+        return ""
+    return f", at {[int(index) for index in np.unravel_index(at, tuple(shape))]}"
+
+
+def _does_not_fit(
+    name: str, dtype: DType, value: Any, kind: str, place: str = ""
+) -> InvalidRequest:
     text = repr(value)
     text = text if len(text) <= 60 else text[:57] + "..."
-    return InvalidRequest(f"{kind} {name!r}: the value {text} does not fit {dtype.name}")
+    return InvalidRequest(f"{kind} {name!r}: the value {text} does not fit {dtype.name}{place}")

@@ -11,6 +11,7 @@ import numpy as np
 from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.columns import rows_in_order
 from batchpool.core.tensors.dtypes import Array, filled
+from batchpool.core.tensors.least_sizes import check_least_sizes
 from batchpool.core.tensors.ragged import Sizes, are_ragged, as_sized_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 
@@ -84,6 +85,7 @@ def check_rows(
         raise InvalidRequest(f"input {next(iter(checked))!r} has 0 rows; at least 1 was expected")
     fill_defaults(spec, n, checked, sizes)
     check_named(spec, checked, sizes)
+    check_least_sizes(spec, checked, sizes)
     return Rows(n, checked, check_parameters(spec, parameters or {}), sizes)
 
 

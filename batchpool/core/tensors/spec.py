@@ -5,6 +5,7 @@ row's shape, fixed or dynamic up to a maximum:
 
     Tensor("x", "float32", (4,))                      [n, 4]
     Tensor("ids", "int64", (Dim(max=512),), pad=0)    [n, 0..512], one size per row
+    Tensor("ids", "int64", (Dim(max=512, min=1),))    [n, 1..512], no empty rows
     Tensor("text", "bytes", (), max_bytes=8192)       [n] byte strings
     Tensor("top_k", "int64", (), default=5)           as a parameter: one number per row
     Tensor("language", "bytes", max_bytes=8, default="en")   as a parameter: one string per row
@@ -32,18 +33,30 @@ from batchpool.core.tensors.text import Text
 
 @dataclass(frozen=True)
 class Dim:
-    """A dynamic dimension of a row: 0 to `max` elements; rows of one request may differ.
+    """A dynamic dimension of a row: `min` to `max` elements; rows of one request may differ.
 
     Dimensions of one model with one `name` have one size in a row: an output's dimension is cut
-    to the size of the input's dimension of that name.
+    to the size of the input's dimension of that name.  min: of an input's rows, shorter ones of
+    which are refused; None for 1 in a generator's prompt and 0 elsewhere.
     """
 
     max: int
     name: str = ""
+    min: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.max, int) or self.max < 1:
             raise ConfigError(f"Dim(max={self.max!r}): max must be a whole number of at least 1")
+        if self.min is not None and (type(self.min) is not int or not 0 <= self.min <= self.max):
+            raise ConfigError(
+                f"Dim(max={self.max}, min={self.min!r}): min must be a whole number from 0 to"
+                f" {self.max}"
+            )
+
+    @property
+    def least(self) -> int:
+        """The fewest elements; 0 where `min` is None."""
+        return self.min or 0
 
 
 @dataclass(frozen=True)
@@ -84,9 +97,15 @@ class Tensor:
                     f"tensor {self.name!r}: bad dimension {dim!r} in its shape; a size, or"
                     " bp.Dim(max) for one that varies, was expected"
                 )
-        if (self.dtype == "bytes") != (self.max_bytes is not None):
+        if self.dtype == "bytes" and self.max_bytes is None:
             raise ConfigError(
-                f"tensor {self.name!r}: max_bytes belongs to dtype 'bytes', which must have it"
+                f"tensor {self.name!r}: dtype 'bytes' needs max_bytes, the longest element, as"
+                " max_bytes=8192"
+            )
+        if self.dtype != "bytes" and self.max_bytes is not None:
+            raise ConfigError(
+                f"tensor {self.name!r}: max_bytes belongs to dtype 'bytes', and this is"
+                f" {self.dtype!r}; leave it out"
             )
         if self.is_bytes and isinstance(self.default, bytes):
             try:  # it is told to front ends and callers as JSON
@@ -177,6 +196,11 @@ class Tensor:
             and array.shape[1:] == self.shape
         )
 
+    @cached_property
+    def min_shape(self) -> tuple[int, ...]:
+        """The row's shape with every dynamic dimension at its least size."""
+        return tuple(d.least if isinstance(d, Dim) else d for d in self.shape)
+
     @property
     def wire_shape(self) -> list[int]:
         """The shape as metadata shows it: -1 for the rows and for each dynamic dimension."""
@@ -190,6 +214,11 @@ class Tensor:
 
     def describe_shape(self) -> str:
         """The shape for messages, as "[n, 4]" or "[n, 0..512]"."""
+        dims = [f"{d.least}..{d.max}" if isinstance(d, Dim) else str(d) for d in self.shape]
+        return "[" + ", ".join(["n", *dims]) + "]"
+
+    def describe_slot(self) -> str:
+        """As `describe_shape` without least sizes, which move no byte of a slot."""
         dims = [f"0..{d.max}" if isinstance(d, Dim) else str(d) for d in self.shape]
         return "[" + ", ".join(["n", *dims]) + "]"
 
@@ -305,6 +334,12 @@ class ModelSpec:
         """True if an input has a dynamic dimension."""
         return any(tensor.dynamic for tensor in self.inputs)
 
+    @cached_property
+    def has_least_sizes(self) -> bool:
+        """True if a dynamic dimension of an input may not be empty."""
+        dims = (dim for tensor in self.inputs for dim in tensor.shape)
+        return any(isinstance(dim, Dim) and dim.least for dim in dims)
+
     def to_wire(self) -> dict[str, Any]:
         """The spec as lists, dicts, numbers and text, for control messages."""
         # A client of an earlier version does not know what is left out where it is empty.
@@ -341,8 +376,8 @@ _KEPT = {"features": "kept_inputs", "predictions": "kept_tensors"}
 
 
 def _tensor_to_wire(tensor: Tensor) -> dict[str, Any]:
-    shape = [[d.max, d.name] if isinstance(d, Dim) else d for d in tensor.shape]
-    # A client of an earlier version does not know labels.
+    # A client of an earlier version does not know labels, and reads no third value of a dimension.
+    shape = [_dim_to_wire(d) if isinstance(d, Dim) else d for d in tensor.shape]
     labels = {"labels": list(tensor.labels)} if tensor.labels else {}
     return {
         "name": tensor.name,
@@ -356,5 +391,9 @@ def _tensor_to_wire(tensor: Tensor) -> dict[str, Any]:
 
 
 def _tensor_from_wire(form: Mapping[str, Any]) -> Tensor:
-    shape = tuple(d if isinstance(d, int) else Dim(d[0], d[1]) for d in form["shape"])
+    shape = tuple(d if isinstance(d, int) else Dim(*d[:3]) for d in form["shape"])
     return Tensor(**{**form, "shape": shape})
+
+
+def _dim_to_wire(dim: Dim) -> list[Any]:
+    return [dim.max, dim.name] if dim.min is None else [dim.max, dim.name, dim.min]

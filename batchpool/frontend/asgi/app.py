@@ -28,6 +28,7 @@ from batchpool.frontend.asgi.protocol_routes import model_paths, protocol_routes
 from batchpool.frontend.asgi.queries import Query
 from batchpool.frontend.asgi.sending import (
     SentResponse,
+    checked,
     count_end,
     headers_of,
     send_response,
@@ -147,6 +148,7 @@ class Infer:
                 response = await call.run(request_body, view.background, view.memory)
             else:
                 response = await infer(endpoint, head, request_body, view.background, view.memory)
+            response = checked(response)
         except Exception as exc:
             response = error_response(exc)
         count_end(metrics, response, scope, head.at_ns)

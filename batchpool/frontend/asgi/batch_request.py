@@ -89,8 +89,8 @@ class BatchRoute(LinkRoute):
         link = self._view.batches
         if link is None:
             raise NotSupported(
-                "this server keeps no files and runs no batches; its configuration may say tasks ="
-                " true and batches = true"
+                "this server keeps no files and runs no batches; tasks = true and batches = true in"
+                " [server] of its configuration, or --tasks --batches, start it with them"
             )
         request = BatchRequest(self._view, link, scope, request_body, send)
         if not self._reads_body:

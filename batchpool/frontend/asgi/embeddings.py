@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from batchpool.core.errors import InvalidInput, Moved
 from batchpool.frontend.asgi.openai_body import read_openai_request
-from batchpool.frontend.asgi.sending import count_end, headers_of, send_response
+from batchpool.frontend.asgi.sending import checked, count_end, headers_of, send_response
 from batchpool.frontend.asgi.windows import Windows
 from batchpool.frontend.http.memory_budget import MemoryReservation
 from batchpool.frontend.http.request_body import RequestBody
@@ -49,7 +49,7 @@ class Embeddings:
         call = _EmbeddingCall(self._view, head, request_body)
         response: HttpResponse | None
         try:
-            response = await call.run()
+            response = checked(await call.run())
         except Exception as exc:
             if isinstance(exc, InvalidInput):
                 exc.param = INPUT

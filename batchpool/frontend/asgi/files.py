@@ -37,7 +37,7 @@ from batchpool.frontend.asgi.batch_request import BatchRequest, BatchRoute
 from batchpool.frontend.asgi.unless_lost import unless_lost
 from batchpool.frontend.http.memory_budget import MemoryReservation
 from batchpool.frontend.http.response import HttpResponse, json_response
-from batchpool.frontend.http.upload_form import UploadForm
+from batchpool.frontend.http.upload_form import MOST_BYTES_BESIDE, UploadForm
 from batchpool.frontend.service.batch_objects import deleted_file, file_object, list_object
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.wire.openai_members import about
@@ -47,7 +47,6 @@ _LOG = logging.getLogger("batchpool.frontend")
 FILES = "/v1/files"
 PURPOSE = "batch"
 _PIECE_BYTES = 256 * 1024
-_FORM_BYTES = 16 * 1024  # that a form may have beside its file
 _MOST_LISTED = 10_000
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 LEAST_TTL_S, MOST_TTL_S = 3600, 2_592_000  # as OpenAI has it
@@ -156,12 +155,12 @@ def _announced(request: BatchRequest) -> int:
     length = request.headers.get(b"content-length", b"")
     announced = int(length) if length.isdigit() and len(length) < 19 else 0
     most = request.view.session.server["file_max_mib"] << 20
-    if announced > most + _FORM_BYTES:
+    if announced > most + MOST_BYTES_BESIDE:
         raise TooLarge(
             f"the body has {announced} bytes; a file may have {most} (file_max_mib): divide it into"
             " several"
         )
-    return max(0, announced - _FORM_BYTES)
+    return max(0, announced - MOST_BYTES_BESIDE)
 
 
 async def _send_pieces(

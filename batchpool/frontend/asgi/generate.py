@@ -204,6 +204,7 @@ class _Generation:
             view.memory,
             submit,
             self._reader.read,
+            one_prompt=True,
         )
 
     async def _pieces(

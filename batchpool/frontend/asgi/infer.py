@@ -18,6 +18,7 @@ from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse
 from batchpool.frontend.service.body_limits import ADVICE
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
+from batchpool.frontend.service.prompt_limits import ADVICE as SHORTER
 from batchpool.wire.request import Body, InferRequest
 
 Submitted = TypeVar("Submitted")
@@ -85,19 +86,23 @@ async def submitted(
     memory: MemoryBudget,
     submit: Callable[[HttpEndpoint, InferRequest], Submitted],
     parse: Parse = parsed,
+    *,
+    one_prompt: bool = False,
 ) -> tuple[HttpEndpoint, InferRequest, Submitted] | None:
     """Read one request and submit its rows; None when the caller has gone. Raises what refuses it.
 
-    submit: submits the rows of a request at an endpoint. parse: as `parsed`. Returns the endpoint
+    submit: submits the rows of a request at an endpoint. parse: as `parsed`. one_prompt:
+    of a generator, is all that the body brings. Returns the endpoint
     at which it was, the request, and what `submit` returned.
     """
-    endpoint.check_head(head)
+    endpoint.check_head(head, one_prompt=one_prompt)
     memory.check()
     endpoint = endpoint.admit(head)
+    most_bytes = endpoint.max_prompt_bytes if one_prompt else endpoint.max_body_bytes
     reservation = MemoryReservation(memory, head.flow)
     decoded = MemoryReservation(memory, head.flow)
     try:
-        body = await request_body.read(endpoint.max_body_bytes, reservation, ADVICE)
+        body = await request_body.read(most_bytes, reservation, SHORTER if one_prompt else ADVICE)
         if body is None:
             return None
         while True:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from starlette.types import Receive, Scope, Send
 
-from batchpool.frontend.asgi.sending import headers_of, send_response
+from batchpool.frontend.asgi.sending import checked, headers_of, send_response
 from batchpool.frontend.http.memory_budget import MemoryReservation
 from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.response import HttpResponse, error_response
@@ -27,7 +27,7 @@ class LinkRoute(ABC):
         request_body = RequestBody(receive, headers_of(scope))
         response: HttpResponse | None
         try:
-            response = await self._respond(scope, request_body, send)
+            response = checked(await self._respond(scope, request_body, send))
         except Exception as exc:
             response = error_response(exc)
         if response is not None:

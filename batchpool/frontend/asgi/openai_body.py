@@ -27,19 +27,21 @@ async def read_openai_request(
     reservation: MemoryReservation,
     read: Callable[[Body], _Request],
     advice: str,
+    most_bytes: int = MOST_BODY_BYTES,
 ) -> _Request | None:
     """The request that `read` makes of the body; None when the caller has gone.
 
     reservation: counts the bytes, until the caller of this releases it. advice: what helps whose
-    body is too large. Raises TooLarge for that, and what `read` raises.
+    body is too large. most_bytes: of a body, beside what every route takes. Raises TooLarge for
+    that, and what `read` raises.
     """
-    headers, most_bytes = head.headers, min(view.max_body_bytes, MOST_BODY_BYTES)
+    headers, most_bytes = head.headers, min(view.max_body_bytes, MOST_BODY_BYTES, most_bytes)
     announced = headers.get(b"content-length", b"")
     if announced.isdigit() and int(announced) > most_bytes:
         raise TooLarge(
             f"the body has {int(announced)} bytes; at most {most_bytes} are taken here: {advice}"
         )
-    body = await request_body.read(most_bytes, reservation)
+    body = await request_body.read(most_bytes, reservation, advice)
     if body is None:
         return None
     run = view.background.run
@@ -47,7 +49,7 @@ async def read_openai_request(
         decoded_bytes = min(len(body) * MOST_EXPANSION, most_bytes)
         return await run(
             head.flow,
-            lambda: read(decode_body(headers, body, most_bytes)),
+            lambda: read(decode_body(headers, body, most_bytes, advice)),
             begin=partial(reservation.grow_to, max(decoded_bytes, reservation.size)),
         )
     if len(body) <= _LONG_BODY_BYTES:

@@ -12,8 +12,8 @@ from batchpool.frontend.asgi.infer import parsed
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.memory_budget import MemoryReservation
 from batchpool.frontend.http.request_head import RequestHead
-from batchpool.frontend.service.body_limits import ADVICE
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
+from batchpool.frontend.service.prompt_limits import ADVICE
 from batchpool.frontend.service.text_models import TextModels
 from batchpool.text.generated_text import GeneratedText
 from batchpool.text.text_model import TextModel
@@ -57,7 +57,7 @@ class PromptReader:
         plain = body
         if head.headers.get(b"content-encoding") and endpoint.endpoint.facts.spec.text:
             begin = partial(decoded.grow_to, endpoint.most_decoded_bytes(head, len(body)))
-            most = endpoint.max_body_bytes
+            most = endpoint.max_prompt_bytes
             plain = await background.run(
                 head.flow, decode_body, head.headers, body, most, ADVICE, begin=begin
             )

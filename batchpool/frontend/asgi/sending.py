@@ -8,15 +8,35 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from batchpool.core.errors import Overloaded
 from batchpool.frontend.http.request_body import RequestBody
-from batchpool.frontend.http.request_context import note, outcome_of
+from batchpool.frontend.http.request_context import current, note, outcome_of
 from batchpool.frontend.http.request_counters import ASGI, RequestCounters
-from batchpool.frontend.http.response import HttpResponse
+from batchpool.frontend.http.response import LONG_BODY_BYTES, HttpResponse
 
 
 def headers_of(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
     """The headers of a request, with lower-case names."""
     return dict(scope["headers"])
+
+
+def checked(response: HttpResponse | None) -> HttpResponse | None:
+    """A response, which is returned. Raises Overloaded for a long one that the caller of the
+    running task may not take just now."""
+    context = current()
+    writer = None if context is None else context.writer
+    if response is not None and len(response.body) > LONG_BODY_BYTES and writer is not None:
+        writer.check_response(len(response.body))
+    return response
+
+
+def may_take(response: HttpResponse) -> bool:
+    """False for a long response that the caller of the running task may not take just now."""
+    try:
+        checked(response)
+    except Overloaded:
+        return False
+    return True
 
 
 def count_end(

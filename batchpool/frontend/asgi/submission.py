@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from batchpool.control.task_messages import TaskSubmitted
+from batchpool.frontend.asgi.sending import may_take
 from batchpool.frontend.asgi.unless_lost import unless_lost
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
@@ -82,11 +83,13 @@ class Submission:
             if result is None:
                 return None
             if result.status:
-                self._link.mark_read(task.id)
                 accepted = self._head.headers.get(b"accept-encoding")
                 response = result_response(result, self._prefix, accepted)
-                if submitted.replayed:
-                    response.headers.append((b"idempotency-replayed", b"true"))
-                return response
+                if may_take(response):
+                    self._link.mark_read(task.id)
+                    if submitted.replayed:
+                        response.headers.append((b"idempotency-replayed", b"true"))
+                    return response
+                # It is kept, and the caller learns where.
             task = result.task
         return accepted_response(task, self._prefix, replayed=submitted.replayed)

@@ -23,7 +23,7 @@ from batchpool.control.task_messages import (
 )
 from batchpool.core.errors import InvalidRequest, NotSupported
 from batchpool.frontend.asgi.link_route import LinkRoute
-from batchpool.frontend.asgi.sending import headers_of
+from batchpool.frontend.asgi.sending import checked, headers_of
 from batchpool.frontend.asgi.unless_lost import unless_lost
 from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.request_context import caller_in, site_in
@@ -107,7 +107,10 @@ class TaskRoute(LinkRoute):
     ) -> HttpResponse | None:
         link = self._view.tasks
         if link is None:
-            raise NotSupported("this server keeps no tasks; its configuration may say tasks = true")
+            raise NotSupported(
+                "this server keeps no tasks; tasks = true in [server] of its configuration, or"
+                " --tasks, starts it with them"
+            )
         request = TaskRequest(scope, link, request_body)
         body = await self._read(request_body, caller_in(scope).flow)
         if body is None:
@@ -135,16 +138,17 @@ async def _result(request: TaskRequest) -> HttpResponse | None:
     found = await unless_lost(request.request_body, asking)
     if found is None:
         return None
+    response = checked(result_response(found, request.prefix, request.accept_encoding))
     if found.status:
         request.link.mark_read(request.task)
-    return result_response(found, request.prefix, request.accept_encoding)
+    return response
 
 
 async def _query(request: TaskRequest) -> HttpResponse:
     """POST of many ids."""
     try:
         query = _QUERY.decode(request.body)
-    except (msgspec.DecodeError, RecursionError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidRequest(
             f'the body is no {{"ids": [...]}} with 1 to {_MOST_IDS} ids: {exc}'
         ) from None

@@ -32,6 +32,7 @@ from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.response import HttpResponse, error_response, ok_response
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.frontend.service.pool_view import PoolView
+from batchpool.frontend.service.prompt_limits import ADVICE
 from batchpool.wire.model_tables import json_fields
 from batchpool.wire.openai_texts import DONE, TextAnswer, Usage, WholeText
 from batchpool.wire.request import InferRequest, header_priority, header_timeout_ns
@@ -98,7 +99,13 @@ class _TextCall:
         reservation = MemoryReservation(view.memory, head.flow)
         try:
             request = await read_openai_request(
-                view, head, self._request_body, reservation, self._route.read, "shorten the prompt"
+                view,
+                head,
+                self._request_body,
+                reservation,
+                partial(self._route.read, most_tokens=view.openai.most_tokens),
+                ADVICE,
+                view.openai.most_text_bytes(self._route.most_prompts),
             )
             if request is None:
                 return None

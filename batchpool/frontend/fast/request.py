@@ -10,11 +10,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
 from batchpool.client.pending_request import PendingRequest
-from batchpool.core.errors import Moved, PoolError, Retryable
+from batchpool.core.errors import Moved, Overloaded, PoolError, Retryable
 from batchpool.frontend.http.access_log import GONE, LoggedRequest, RequestOutcome
 from batchpool.frontend.http.request_counters import FAST
 from batchpool.frontend.http.request_head import RequestHead
-from batchpool.frontend.http.response import HttpResponse, error_response
+from batchpool.frontend.http.response import LONG_BODY_BYTES, HttpResponse, error_response
 from batchpool.frontend.service.body_limits import discard_bytes
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.frontend.service.pool_view import PoolView
@@ -24,7 +24,6 @@ from batchpool.wire.request_id import REQUEST_ID, TRACEPARENT, made_id, request_
 
 _NEVER_AWAITED = asyncio.Event()
 _OK = 200
-_LONG_BODY_BYTES = 64 * 1024  # of a response; copying it behind its head would take long
 
 
 class FastPath:
@@ -81,6 +80,9 @@ class FastConnection(Protocol):
 
     transport: asyncio.Transport
     server_state: ServerState
+
+    def check_response(self, size: int) -> None:
+        """Raise Overloaded for a long response that the caller may not take just now."""
 
     def end_request(self, request: FastRequest) -> None:
         """The request's response is written; go on with the next request."""
@@ -184,7 +186,7 @@ class FastRequest:
         assert parsed is not None
         try:
             frame = endpoint.frame(head, parsed, pending.n)
-            if frame is not None and frame.size <= _LONG_BODY_BYTES:
+            if frame is not None and frame.size <= LONG_BODY_BYTES:
                 self._respond_in_frame(frame, pending)
             elif endpoint.encodes_long(head, parsed, pending.n):
                 # Copies: the slots are free at once, and the thread reads nothing of the lane.
@@ -228,7 +230,14 @@ class FastRequest:
     # -- response -----------------------------------------------------------------------
 
     def respond(self, response: HttpResponse) -> None:
-        """Write the response, with which the request is complete."""
+        """Write the response, with which the request is complete; or a refusal of a long one that
+        its caller may not take just now."""
+        if len(response.body) > LONG_BODY_BYTES:
+            try:
+                self.connection.check_response(len(response.body))
+            except Overloaded as exc:
+                self.refuse(exc)
+                return
         self._write(response, *self._id_of_response(response.status))
         self.connection.end_request(self)
 
@@ -261,7 +270,7 @@ class FastRequest:
         connection = self.connection
         fields = connection.server_state.default_headers
         pieces = self.shared.pieces(response, fields, name, self.keep_alive)
-        if len(response.body) <= _LONG_BODY_BYTES:
+        if len(response.body) <= LONG_BODY_BYTES:  # else the copy would take long
             pieces.append(response.body)
             connection.transport.write(b"".join(pieces))
         else:

@@ -20,7 +20,7 @@ from batchpool.control.task_messages import (
 from batchpool.core.errors import PoolError
 from batchpool.frontend.fast.request import FastConnection, FastPath, FastRequest
 from batchpool.frontend.http.memory_budget import MemoryReservation
-from batchpool.frontend.http.response import HttpResponse
+from batchpool.frontend.http.response import LONG_BODY_BYTES, HttpResponse
 from batchpool.frontend.service.task_answers import (
     accepted_response,
     result_response,
@@ -173,6 +173,8 @@ class FastTaskQuestion(FastTaskRequest):
             return state_response(expected(found, TaskStates).tasks[0], self.prefix)
         result = expected(found, TaskResult)
         response = result_response(result, self.prefix, self.head.headers.get(b"accept-encoding"))
+        if len(response.body) > LONG_BODY_BYTES:
+            self.connection.check_response(len(response.body))  # before it counts as read
         if result.status and not self._is_gone():
             self.link.mark_read(result.task.id)
         return response

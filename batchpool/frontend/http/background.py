@@ -8,7 +8,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
+
+from batchpool.core.flows import origin_of
 
 _Result = TypeVar("_Result")
 
@@ -50,7 +53,8 @@ class BackgroundThread:
         self._pause = 1 / share - 1  # by the time that a piece took
         self._thread = ThreadPoolExecutor(1, f"batchpool-{name}")
         self._beat = beat
-        self._waiting: dict[int, deque[_Job]] = {}  # by flow, the next one to run first
+        # By origin and flow, the next one to run first: the names of one origin share its turns.
+        self._waiting: dict[int, dict[int, deque[_Job]]] = {}
         self._running = False
         self._took_s = 0.0  # CPU time of the last piece
         self._closed = False
@@ -72,7 +76,8 @@ class BackgroundThread:
         if self._closed:
             future.cancel()
             return future
-        self._waiting.setdefault(flow, deque()).append(_Job(future, begin, work, arguments))
+        flows = self._waiting.setdefault(origin_of(flow), {})
+        flows.setdefault(flow, deque()).append(_Job(future, begin, work, arguments))
         if not self._running:
             self._run_next()
         return future
@@ -81,11 +86,15 @@ class BackgroundThread:
         """Begin the first call of the caller whose turn it is, who is the last one thereafter."""
         self._running = False
         while self._waiting:
-            flow = next(iter(self._waiting))
-            jobs = self._waiting.pop(flow)
+            origin = next(iter(self._waiting))
+            flows = self._waiting.pop(origin)
+            flow = next(iter(flows))
+            jobs = flows.pop(flow)
             job = jobs.popleft()
             if jobs:
-                self._waiting[flow] = jobs
+                flows[flow] = jobs
+            if flows:
+                self._waiting[origin] = flows
             if self._begins(job):
                 self._running = True
                 return
@@ -138,7 +147,7 @@ class BackgroundThread:
         """Cancel what is queued. Work that runs is not waited for."""
         self._closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
-        for jobs in self._waiting.values():
-            for job in jobs:
+        for flows in self._waiting.values():
+            for job in chain.from_iterable(flows.values()):
                 job.future.cancel()
         self._waiting.clear()

@@ -42,6 +42,12 @@ class BodyWriter:
             and not cycle.transport.is_closing()
         )
 
+    def check_response(self, size: int) -> None:
+        """As of the connection. For one of another server, as in a test, nothing is checked."""
+        connection = self._cycle.transport.get_protocol()
+        if hasattr(connection, "check_response"):
+            connection.check_response(size)
+
     def write(self, piece: bytes) -> None:
         """Write a piece, not empty, as a chunk of its own. Only while `is_open`."""
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))

@@ -1,22 +1,27 @@
-"""The caller of a request, and the server's own address as that caller sees it."""
+"""The caller of a request, and the server's own address as that caller sees it.
+
+Its flow says whose turn its rows have (core/flows.py): by its key; else by its address, within
+whose share the names that it gives itself have shares of their own.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 from zlib import crc32
 
-_NAMED = crc32(b"X-Client-Id: ")  # a name that is another caller's address is another flow
-_KEYED = crc32(b"Authorization: ")  # and so is one that is the name of another caller's key
+from batchpool.core.flows import ORIGIN_MASK, named_flow
+
+_KEYED = crc32(b"Authorization: ")  # the name of a key may be the address of another caller
 
 
 def flow_of(address: bytes) -> int:
-    """The flow of a caller without a name, by its address: 32 bits, not 0."""
-    return crc32(address) or 1
+    """The flow of a caller without a name, by its address: an origin."""
+    return crc32(address) & ORIGIN_MASK or 1
 
 
-def flow_of_name(name: bytes) -> int:
-    """The flow of a caller by its X-Client-Id: 32 bits, not 0."""
-    return crc32(name, _NAMED) or 1
+def flow_of_name(origin: int, name: bytes) -> int:
+    """The flow of a caller by its X-Client-Id. origin: the flow of its address."""
+    return named_flow(origin, crc32(name))
 
 
 def flow_of_key(name: str) -> int:

@@ -76,6 +76,11 @@ class Connection(OneMessageConnection):
         self._unsent.release()
         super().resume_writing()
 
+    def check_response(self, size: int) -> None:
+        """Raise Overloaded for a long response that the caller may not take just now, since it has
+        not read others."""
+        self.memory.check_response(self._unsent.flow, size)
+
     def learn(self) -> None:
         """Follow what a reload has changed."""
 

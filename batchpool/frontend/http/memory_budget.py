@@ -22,14 +22,17 @@ An eighth of the budget is never taken by bodies and heads, however many callers
 one body of the largest size would not fit otherwise: requests that come whole go on beside bodies
 that never end.
 
-A body or a head that does not fit is refused. A response that does not fit is written all the same,
-since its rows have run; but while the budget is used up no request is taken, and callers that are
-behind with reading are cut.
+A body or a head that does not fit is refused, and so is a long response: of what callers do not
+read, all of them together may have three quarters, and one of them its share of these, or whoever
+sends requests and reads no answer would shut the others out. A short response is written in any
+case. While the budget is used up no request is taken, and callers that are behind with reading are
+cut.
 """
 
 from __future__ import annotations
 
 from batchpool.core.errors import Overloaded
+from batchpool.core.flows import origin_of
 
 _RETRY_AFTER_MS = 1000
 _SHARE = 4
@@ -47,7 +50,8 @@ class MemoryBudget:
         self.body_bytes = body_bytes
         self.held_bytes = 0
         self.is_full = False
-        self._callers: dict[int, int] = {}  # bytes held, by flow; without those who hold nothing
+        # Bytes held by origin, which no caller can make up; without those who hold nothing.
+        self._callers: dict[int, int] = {}
 
     def learn(self, max_bytes: int, body_bytes: int) -> None:
         """Take other limits from now on."""
@@ -56,26 +60,36 @@ class MemoryBudget:
         self.is_full = self.held_bytes >= max_bytes
 
     def held_for(self, flow: int) -> int:
-        """The bytes held for one caller."""
-        return self._callers.get(flow, 0)
+        """The bytes held for one caller, under all of its names."""
+        return self._callers.get(origin_of(flow), 0)
 
     def take(self, flow: int, more_bytes: int) -> None:
         """Count more bytes for a caller. Raises Overloaded, counting nothing, for too many."""
         held_bytes = self.held_bytes + more_bytes
         if held_bytes > self._most_arriving():
             raise self._used_up()
-        mine = self._callers.get(flow, 0) + more_bytes
+        mine = self.held_for(flow) + more_bytes
         if flow and mine > max(self.body_bytes, _SHARE * (self.max_bytes - held_bytes)):
-            raise Overloaded(
-                "this caller's requests and responses take more than its share of the"
-                f" {self.max_bytes} bytes that the server holds of them; send fewer at a time",
-                _RETRY_AFTER_MS,
-            )
+            raise self._above_share()
         self._set(flow, held_bytes, mine)
 
     def count(self, flow: int, more_bytes: int) -> None:
         """Count bytes of a caller that cannot be refused any more."""
-        self._set(flow, self.held_bytes + more_bytes, self._callers.get(flow, 0) + more_bytes)
+        self._set(flow, self.held_bytes + more_bytes, self.held_for(flow) + more_bytes)
+
+    def check_response(self, flow: int, size: int) -> None:
+        """Raise Overloaded for a response of so many bytes that its caller may not take just now.
+
+        A response that is larger than all that callers may leave unread goes where the budget is
+        almost unused, since it would go nowhere else.
+        """
+        held_bytes = self.held_bytes + size
+        most = self.max_bytes - 2 * (self.max_bytes // _RESERVE)
+        if held_bytes > most and self.held_bytes > self.max_bytes // _RESERVE:
+            raise self._used_up()
+        mine = self._callers.get(flow, 0)
+        if mine and flow and mine + size > _SHARE * (most - held_bytes):
+            raise self._above_share()
 
     def check(self) -> None:
         """Raise Overloaded while the budget is used up."""
@@ -95,17 +109,26 @@ class MemoryBudget:
             _RETRY_AFTER_MS,
         )
 
+    def _above_share(self) -> Overloaded:
+        return Overloaded(
+            "this caller's requests and responses take more than its share of the"
+            f" {self.max_bytes} bytes that the server holds of them; send fewer at a time, and read"
+            " the responses",
+            _RETRY_AFTER_MS,
+        )
+
     def give_back(self, flow: int, fewer_bytes: int) -> None:
         """Count fewer bytes for a caller."""
-        self._set(flow, self.held_bytes - fewer_bytes, self._callers[flow] - fewer_bytes)
+        self._set(flow, self.held_bytes - fewer_bytes, self.held_for(flow) - fewer_bytes)
 
     def _set(self, flow: int, held_bytes: int, mine: int) -> None:
         self.held_bytes = held_bytes
         self.is_full = held_bytes >= self.max_bytes
+        origin = origin_of(flow)
         if mine:
-            self._callers[flow] = mine
+            self._callers[origin] = mine
         else:
-            del self._callers[flow]
+            del self._callers[origin]
 
 
 class MemoryReservation:

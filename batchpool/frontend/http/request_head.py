@@ -15,10 +15,10 @@ _CLIENT_ID = b"x-client-id"
 class RequestHead:
     """The facts of a request that are known when its headers are complete.
 
-    headers: with lower-case names. caller: who sent it. flow: 32 bits, not 0; rows of different
-    flows get fair shares of a lane. at_ns: CLOCK_MONOTONIC; the request's own timeout counts from
-    here. form, priority: as the headers say, once `HttpEndpoint.check_head` has read them.
-    admitted: the lane has been asked already, before the body was there.
+    headers: with lower-case names. caller: who sent it. flow: as core/flows.py has it; rows of
+    different flows get fair shares of a lane. at_ns: CLOCK_MONOTONIC; the request's own timeout
+    counts from here. form, priority: as the headers say, once `HttpEndpoint.check_head` has read
+    them. admitted: the lane has been asked already, before the body was there.
 
     A plain class, since a compiled dataclass takes several times as long to make.
     """
@@ -52,7 +52,7 @@ class RequestHead:
         headers.update(zip(names, values, strict=True))
         flow = self.flow
         if _CLIENT_ID in names and not self.caller.key:
-            flow = flow_of_name(headers[_CLIENT_ID])
+            flow = flow_of_name(self.caller.flow, headers[_CLIENT_ID])
         head = RequestHead(headers, self.caller, flow, time.monotonic_ns(), self.priority)
         head.form = self.form
         return head
@@ -62,5 +62,5 @@ class RequestHead:
         """A head that arrives now. Its flow is its caller's, or that of the name that a caller
         without a key gives itself."""
         name = headers.get(_CLIENT_ID)
-        flow = flow_of_name(name) if name and not caller.key else caller.flow
+        flow = flow_of_name(caller.flow, name) if name and not caller.key else caller.flow
         return cls(headers, caller, flow, time.monotonic_ns())

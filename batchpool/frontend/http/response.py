@@ -19,6 +19,7 @@ from batchpool.wire.request import HeaderList
 
 _LOG = logging.getLogger("batchpool.frontend")
 _OK = 200
+LONG_BODY_BYTES = 64 * 1024  # beyond it a caller has to have room for the response
 _LOGGED_CODES = frozenset({ModelError.code, WorkerLost.code})
 
 

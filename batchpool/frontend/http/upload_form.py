@@ -17,6 +17,7 @@ FILE = "file"
 _LONGEST_NAME = 255  # characters of a file's name
 _LONGEST_BOUNDARY = 70  # as the standard has it
 _MOST_FIELDS = 32
+MOST_BYTES_BESIDE = 16 * 1024  # of a form, beside its file: the other parts, and all boundaries
 _MOST_FIELD_BYTES = 4096  # of all fields, with their names
 _MOST_HEADERS = 16
 _MOST_HEADER_BYTES = 4096
@@ -61,12 +62,15 @@ class UploadForm:
             max_header_count=_MOST_HEADERS,
             max_header_size=_MOST_HEADER_BYTES,
         )
+        self._delimiter = b"\r\n--" + boundary
         self._found: list[bytes] = []
         self._header, self._value = b"", b""
         self._headers: dict[bytes, bytes] = {}
         self._name = ""
         self._field = b""
         self._field_bytes = 0
+        self._parts = 0
+        self._bytes_beside = 0
         self.fields: dict[str, str] = {}
         self.filename = ""
         self.has_file = False
@@ -78,11 +82,25 @@ class UploadForm:
         if self.ended:
             return b""  # what follows the last boundary is nobody's
         self._found.clear()
+        # Each costs the parser as much as thousands of other bytes.
+        if piece.count(self._delimiter) > _MOST_FIELDS + 2:
+            raise InvalidRequest(
+                f"the boundary stands more than {_MOST_FIELDS + 2} times in a piece of the form;"
+                f" at most {_MOST_FIELDS} parts are taken beside the file, which must not hold it"
+            )
         try:
             self._parser.write(piece)
         except FormParserError as exc:
             raise InvalidRequest(f"the body is no multipart/form-data: {exc}") from None
-        return b"".join(self._found)
+        found = b"".join(self._found)
+        if not self.ended:
+            self._bytes_beside += len(piece) - len(found)
+            if self._bytes_beside > MOST_BYTES_BESIDE:
+                raise TooLarge(
+                    f"the form has more than {MOST_BYTES_BESIDE} bytes beside its file, the part"
+                    f" that is named {FILE!r}"
+                )
+        return found
 
     def check_end(self) -> None:
         """Raise InvalidRequest unless the form is complete, with its file."""
@@ -100,6 +118,9 @@ class UploadForm:
     # -- what the parser finds ----------------------------------------------------------
 
     def _on_part_begin(self) -> None:
+        self._parts += 1  # also of those that have no name, or that of another one
+        if self._parts > _MOST_FIELDS + 1:
+            raise TooLarge(f"the form has more than {_MOST_FIELDS} parts beside the file")
         self._headers = {}
         self._field = b""
 
@@ -137,8 +158,6 @@ class UploadForm:
     def _on_part_end(self) -> None:
         if self._name != FILE:
             self.fields[self._name] = self._field.decode("utf-8", "replace")
-        if len(self.fields) > _MOST_FIELDS:
-            raise TooLarge(f"the form has more than {_MOST_FIELDS} fields beside the file")
 
     def _on_end(self) -> None:
         self.ended = True

@@ -35,6 +35,8 @@ from batchpool.frontend.http.response import HttpResponse, ok_response
 from batchpool.frontend.parser.process import ParserProcess
 from batchpool.frontend.service.body_limits import ADVICE
 from batchpool.frontend.service.endpoint import NO_DEADLINE_NS, Endpoint
+from batchpool.frontend.service.prompt_limits import ADVICE as SHORTER
+from batchpool.frontend.service.prompt_limits import most_prompt_bytes
 from batchpool.wire.codec import Codec
 from batchpool.wire.encoding import MOST_EXPANSION, decode_body, encode_answer
 from batchpool.wire.forms import form_of
@@ -56,7 +58,8 @@ _LEAST_COMPRESSED_BYTES = 1024
 
 
 class HttpEndpoint:
-    """One model over HTTP. max_body_bytes: of a body, before and after decompression.
+    """One model over HTTP. max_body_bytes: of a body, before and after decompression;
+    max_prompt_bytes: of one that brings one prompt to a generator.
 
     metrics: where its requests are counted. after: gives the `HttpEndpoint` that the model has now
     when its lane client has moved; raises NotFound if the model is gone. parser: for long texts.
@@ -81,6 +84,7 @@ class HttpEndpoint:
         self._codec = Codec(spec, VERSION)
         self._generation_answers = GenerationAnswers(spec, VERSION) if spec.generates else None
         self._takes_bytes = any(tensor.is_bytes for tensor in spec.inputs)
+        self.max_prompt_bytes = min(max_body_bytes, most_prompt_bytes(spec))
         self._row_values = {t.name: max(1, math.prod(t.max_shape)) for t in spec.outputs}
         self._row_bytes = {t.name: t.row_bytes for t in spec.outputs}
         for tensor in spec.outputs:
@@ -91,9 +95,11 @@ class HttpEndpoint:
         """Take other limits from now on; the tensors of the model stay as they are."""
         self.endpoint.learn(facts)
         self.max_body_bytes = max_body_bytes
+        self.max_prompt_bytes = min(max_body_bytes, most_prompt_bytes(facts.spec))
 
-    def check_head(self, head: RequestHead) -> None:
-        """Read the form and the priority of a request from its headers.
+    def check_head(self, head: RequestHead, *, one_prompt: bool = False) -> None:
+        """Read the form and the priority of a request from its headers. one_prompt: of a generator,
+        is all that it brings.
 
         Raises UnsupportedMediaType for its content type, TooLarge for its Content-Length, and
         InvalidRequest for its priority.
@@ -101,10 +107,11 @@ class HttpEndpoint:
         headers = head.headers
         head.form = form_of(headers)
         announced = headers.get(b"content-length")
-        if announced and announced.isdigit() and int(announced) > self.max_body_bytes:
+        most = self.max_prompt_bytes if one_prompt else self.max_body_bytes
+        if announced and announced.isdigit() and int(announced) > most:
+            advice = SHORTER if one_prompt else ADVICE
             raise TooLarge(
-                f"the body has {int(announced)} bytes; at most {self.max_body_bytes} are taken:"
-                f" {ADVICE}"
+                f"the body has {int(announced)} bytes; at most {most} are taken: {advice}"
             )
         head.priority = header_priority(headers)
 

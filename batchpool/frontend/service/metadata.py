@@ -40,7 +40,7 @@ class MetadataResponses:
                 "api": "/v2",
                 "protocol": "Open Inference Protocol v2",
                 "models": [f"/v2/models/{name}" for name in self._endpoints.by_model],
-                "documentation": "README.md of batchpool",
+                "documentation": "/openapi.json",
             }
         )
 

@@ -23,6 +23,7 @@ class _Key(NamedTuple):
 
     text: Text
     most_tokens: int
+    least_tokens: int
 
 
 class _Loaded(NamedTuple):
@@ -55,7 +56,7 @@ class TextModels:
         known, stamp = self._loaded.get(key), _stamp(key.text.tokenizer)
         if known is not None and known.stamp == stamp and not _has_failed(known.model):
             return known
-        model = self._background.run(_NO_FLOW, TextModel, key.text, key.most_tokens)
+        model = self._background.run(_NO_FLOW, TextModel, *key)
         model.add_done_callback(_log_failure)
         return _Loaded(stamp, model)
 
@@ -74,7 +75,8 @@ class TextModels:
 
 def _key(spec: ModelSpec) -> _Key:
     assert spec.text is not None, "a model without a text"
-    return _Key(spec.text, spec.inputs[0].max_shape[0])
+    (prompt,) = spec.inputs
+    return _Key(spec.text, prompt.max_shape[0], prompt.min_shape[0])
 
 
 def _stamp(path: str) -> tuple[int, ...]:

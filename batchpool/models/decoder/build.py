@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,13 +43,31 @@ class Checked:
 
 
 def checked(
-    model: Any, adds_mask: bool, device: torch.device, attention: Attention | None
+    model: Any,
+    adds_mask: bool,
+    device: torch.device,
+    attention: Attention | None,
+    fuse: Callable[[Any, int], None] | None = None,
 ) -> Checked:
     """Try a model. attention: that of the device for sequences one behind another, None where there
-    is none. Raises UnfitModelError for a model that cannot be run in slots."""
+    is none. fuse: compiles a model of so many layers; then it is tried once more. Raises
+    UnfitModelError for a model that cannot be run in slots, or not compiled."""
     layers, logits = slot_check.reference(model, device)
     if attention and not adds_mask and _packs(model, layers, attention, logits):
+        if fuse is not None:
+            fuse(model, len(layers))
+            try:
+                slot_check.check_packed(model, layers, attention, logits)
+            except slot_check.UnfitModelError as error:
+                raise slot_check.UnfitModelError(
+                    f"{error}; without the option compile it may"
+                ) from error
         return Checked(model, layers, logits, adds_mask, attention)
+    if fuse is not None:
+        _log.warning(
+            "option compile is left out: only calls of sequences one behind another are compiled,"
+            " which need a GPU, half precision and a model without masks of its own"
+        )
     tried = SlotCache(layers, 2, slot_check.TRIED_TOKENS, model.dtype, device)
     slot_check.check(model, tried, logits, adds_mask)
     return Checked(model, layers, logits, adds_mask, None)

@@ -19,7 +19,7 @@ from batchpool.models.decoder.sampling import Sampling, sampled
 from batchpool.models.decoder.sequences import FreeSlots, RunningSequence
 from batchpool.models.decoder.slot_cache import SlotCache
 from batchpool.models.decoder.slot_calls import SlotCalls
-from batchpool.models.decoder.slot_state import NO_NUMBER, Reading, SlotState
+from batchpool.models.decoder.slot_state import NO_NUMBER, Reading, SlotState, staged
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class DecoderEngine(ABC):
                 samplings.append(sequence.sampling)
                 positions.append(sequence.kept)
         if rows:
-            chosen = logits[torch.tensor(rows, device=logits.device)]
+            chosen = logits[staged(rows, logits.device)]
             self._state.choose(slots, sampled(chosen, samplings, positions))
 
     def _taken(self, made: Sequence[RunningSequence], reading: Reading, stopped: list[int]) -> Made:

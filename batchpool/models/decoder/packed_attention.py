@@ -67,6 +67,7 @@ def register() -> None:
     AttentionInterface.register(NAME, _attention)
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _attention(
     module: torch.nn.Module,
     query: torch.Tensor,

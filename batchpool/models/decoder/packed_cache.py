@@ -47,6 +47,7 @@ class PackedCache(Cache):
         """Say where the next call writes. into: [tokens] int64, the place of each token."""
         self._into = into
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def update(
         self,
         key_states: torch.Tensor,

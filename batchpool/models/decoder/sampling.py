@@ -9,7 +9,10 @@ in their last digits seldom changes the largest sum.
 
 Where top-k or top-p bound the choice, it is made among the likeliest tokens, which are some
 hundreds of a hundred thousand; whether all that are let in are among them is checked for each row,
-and where that is not certain the choice is among all tokens.
+and where that is not certain the choice is among all tokens. For that the CPU waits for the device.
+It does not where top-k lets in few: then only tokens as likely as the last one may be more than are
+looked at, and of these the last are left out. A model whose next call needs nothing of the CPU goes
+on without a pause.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+
+from batchpool.models.decoder.slot_state import staged
 
 _MASK = 2**64 - 1
 # The steps of splitmix64 (Steele, Lea, Flood, 2014), and of a multiplicative hash.
@@ -66,30 +71,39 @@ def sampled(
     sequences, prompt and all."""
     keys = [each.key(at) for each, at in zip(samplings, positions, strict=True)]
     chosen = torch.zeros(len(keys), dtype=torch.int64, device=logits.device)
-    left = list(range(len(keys)))
-    if logits.shape[1] > _CANDIDATES:
-        few, more = [], []
-        for row in left:
-            if 0 < samplings[row].top_k <= _FEW_CANDIDATES // 2:
-                few.append(row)
-            elif samplings[row].is_bounded:
-                more.append(row)
-        blocks = [(rows, _FEW_CANDIDATES) for rows in _blocks(few, _FEW_ROWS_AT_ONCE)]
-        blocks += [(rows, _CANDIDATES) for rows in _blocks(more)]
-        decided: set[int] = set()
-        for rows, candidates in blocks:
-            found, certain = _among_candidates(
-                logits[rows], [samplings[row] for row in rows], [keys[row] for row in rows],
-                min(candidates, _CANDIDATES),
-            )  # fmt: skip
-            chosen[rows] = found
-            decided.update(row for row, sure in zip(rows, certain, strict=True) if sure)
-        left = [row for row in left if row not in decided]
-    for rows in _blocks(left):
-        scores = allowed(logits[rows], [samplings[row] for row in rows])
+    few, more, left = [], [], []
+    for row, each in enumerate(samplings):
+        if logits.shape[1] > _FEW_CANDIDATES and 0 < each.top_k <= _FEW_CANDIDATES // 2:
+            few.append(row)
+        elif logits.shape[1] > _CANDIDATES and each.is_bounded:
+            more.append(row)
+        else:
+            left.append(row)
+
+    def choose(rows: list[int], candidates: int) -> torch.Tensor:
+        """For each row whether its choice is certain."""
+        given = [samplings[row] for row in rows], [keys[row] for row in rows]
+        found, certain = _among_candidates(_rows_of(logits, rows), *given, candidates)
+        chosen.index_copy_(0, staged(rows, logits.device), found)
+        return certain
+
+    for rows in _blocks(few, _FEW_ROWS_AT_ONCE):
+        choose(rows, _FEW_CANDIDATES)
+    for rows in _blocks(more):
+        certain = choose(rows, _CANDIDATES).tolist()
+        left += [row for row, sure in zip(rows, certain, strict=True) if not sure]
+    for rows in _blocks(sorted(left)):
+        scores = allowed(_rows_of(logits, rows), [samplings[row] for row in rows])
         noise = gumbel([keys[row] for row in rows], logits.shape[1], logits.device)
-        chosen[rows] = torch.argmax(scores + noise, dim=-1)
+        at = staged(rows, logits.device)
+        chosen.index_copy_(0, at, torch.argmax(scores + noise, dim=-1))
     return chosen
+
+
+def _rows_of(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    if len(rows) == len(logits):
+        return logits  # all of them: their numbers rise
+    return logits[staged(rows, logits.device)]
 
 
 def _blocks(rows: list[int], most: int = _ROWS_AT_ONCE) -> Iterator[list[int]]:
@@ -99,15 +113,15 @@ def _blocks(rows: list[int], most: int = _ROWS_AT_ONCE) -> Iterator[list[int]]:
 
 def _among_candidates(
     logits: torch.Tensor, samplings: Sequence[Sampling], keys: Sequence[int], candidates: int
-) -> tuple[torch.Tensor, list[bool]]:
-    """A token for each row of so many of the likeliest, and whether all tokens that are let in are
-    among them: then it is the token that a choice among all would have made."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A token for each row of so many of the likeliest, [n] int64, and whether all tokens that are
+    let in are among them, [n] bool: then a choice among all would have made the same token."""
     device, some = logits.device, float("inf")
     rows = [
         (each.temperature, each.top_p if each.top_p < 1 else some, float(each.top_k))
         for each in samplings
     ]
-    temperature, top_p, top_k = torch.tensor(rows, device=device).T[:, :, None]
+    temperature, top_p, top_k = staged(rows, device, torch.float32).T[:, :, None]
     best = logits.topk(candidates)  # sorted, the largest first
     scores = torch.div(best.values.float(), temperature)
     ranks = top_k.long().clamp(1, candidates) - 1
@@ -127,7 +141,7 @@ def _among_candidates(
     certain = ~let_in[:, -1] & (top_k[:, 0] < candidates)
     noise = _gumbel_of(best.indices, keys)
     at = torch.argmax(scores.masked_fill(~let_in, -torch.inf) + noise, dim=-1, keepdim=True)
-    return best.indices.gather(1, at)[:, 0], certain.tolist()
+    return best.indices.gather(1, at)[:, 0], certain
 
 
 def allowed(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
@@ -136,13 +150,13 @@ def allowed(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor
     device, vocabulary = logits.device, logits.shape[1]
     # A top_p of 1 is no bound: the sum of the others may be rounded to 1.
     rows = [(each.temperature, each.top_p if each.top_p < 1 else 2.0) for each in samplings]
-    temperature, top_p = torch.tensor(rows, device=device).T[:, :, None]
+    temperature, top_p = staged(rows, device, torch.float32).T[:, :, None]
     scores = torch.div(logits.float(), temperature)
     ranks = [min(each.top_k or vocabulary, vocabulary) for each in samplings]
     if min(ranks) == vocabulary and all(each.top_p == 1 for each in samplings):
         return scores
     best = scores.topk(max(ranks)).values  # sorted, the largest first
-    last = torch.tensor(ranks, device=device)[:, None] - 1
+    last = staged(ranks, device)[:, None] - 1
     best = best.masked_fill(best < best.gather(1, last), -torch.inf)
     share = best.softmax(-1)
     before = share.cumsum(-1) - share  # of the tokens that are likelier
@@ -160,7 +174,7 @@ def gumbel(keys: Sequence[int], vocabulary: int, device: torch.device) -> torch.
 
 def _gumbel_of(tokens: torch.Tensor, keys: Sequence[int]) -> torch.Tensor:
     """Gumbel noise float32 of tokens, [m] or [n, m] int64, for each of n keys, [n, m]."""
-    row = torch.tensor(keys, dtype=torch.int64, device=tokens.device)[:, None]
+    row = staged(keys, tokens.device)[:, None]
     word = (tokens + 1) * _signed(_GAMMA) + row
     # The masks drop the copies of the sign that a shift of signed words brings in.
     word = (word ^ ((word >> 30) & (2**34 - 1))) * _signed(_MIX_1)

@@ -57,7 +57,7 @@ class SlotState:
 
     def choose(self, slots: Sequence[int], tokens: torch.Tensor) -> None:
         """Replace the likeliest token of slots by others, [n] int64, unless it is NO_NUMBER."""
-        at = torch.tensor(slots, device=self.device)
+        at = staged(slots, self.device)
         self.tokens[at] = torch.where(self.tokens[at] < 0, NO_NUMBER, tokens)
 
     def start_reading(self) -> Reading:
@@ -82,3 +82,12 @@ def host_tensor(
 ) -> torch.Tensor:
     """Zeros on the host, from where a CUDA device copies while the CPU goes on."""
     return torch.zeros(shape, dtype=dtype, pin_memory=device.type == "cuda")
+
+
+def staged(
+    values: Sequence[object], device: torch.device, dtype: torch.dtype = torch.int64
+) -> torch.Tensor:
+    """A tensor of numbers, or of rows of numbers, on a device; a CUDA device gets it in its turn,
+    and the CPU goes on meanwhile."""
+    on_host = torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda")
+    return on_host.to(device, non_blocking=True)

@@ -326,8 +326,9 @@ class WorkerFleet:
         worker_slot.start_at_ns = self._clock_ns() + int(delay_s * 1e9)
         if not stopping:
             _LOG.warning(
-                "%s (pid %d) %s; starting another in %.1f s",
-                worker_slot.process_slot.name, child.pid, why, delay_s,
+                "%s (pid %d) %s; starting another %s",
+                worker_slot.process_slot.name, child.pid, why,
+                f"in {delay_s:.1f} s" if delay_s else "at once",
             )  # fmt: skip
 
     def end_all(self, *, answered: bool) -> None:

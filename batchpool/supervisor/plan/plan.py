@@ -44,6 +44,7 @@ from batchpool.supervisor.plan.generator_settings import at_once, check_settings
 from batchpool.supervisor.plan.lanes import arena_lines, plan_lanes
 from batchpool.supervisor.plan.model_devices import devices_of
 from batchpool.supervisor.plan.probe_model import ProbedModel
+from batchpool.supervisor.plan.text_notes import text_notes
 from batchpool.supervisor.plan.threads import WorkerThreads, threads_per_worker
 
 FRONTENDS_MOST = 4
@@ -394,5 +395,5 @@ def _model_plan(
         worker_segment=worker_layout_of(
             spec, max(Limits.of(model, stage).max_batch for stage in stages_of(spec)), most_lanes
         ),
-        notes=lanes.notes,
+        notes=lanes.notes + text_notes(model, spec),
     )

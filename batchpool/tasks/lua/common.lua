@@ -110,7 +110,7 @@ local function conclude(id, state, now, ttl, code, err, status, headers, body)
   redis.call('ZREM', BASE .. 'until', id)
   redis.call('ZADD', BASE .. 'ended', now + ttl, ended_name(id, state, size, task[2]))
   move(task[2], task[1], state)
-  count('bytes', size - tonumber(task[4]))
+  count('bytes', size - (tonumber(task[4]) or 0))
   open_task(task[3], -1)
 end
 
@@ -138,7 +138,7 @@ local function bury(letter, id, code, err, facts, attempts, now, most, most_byte
     'input', 'answer', 'principal')
   local size = #task[6] + #task[7] + #facts + OVERHEAD
   redis.call('HSET', BASE .. 'l:' .. letter, 'letter', letter, 'id', id, 'model', task[1],
-    'code', code, 'error', err, 'attempts', task[2] + attempts, 'rows', task[3],
+    'code', code, 'error', err, 'attempts', (tonumber(task[2]) or 0) + attempts, 'rows', task[3],
     'submitted', task[4], 'died', now, 'caller', task[5], 'facts', facts, 'input', task[6],
     'answer', task[7], 'principal', task[8], 'size', size)
   redis.call('ZADD', BASE .. 'dead', letter, letter)

@@ -2,10 +2,12 @@
 local found = redis.call('ZRANGEBYSCORE', BASE .. 'ended', '-inf', ARGV[2], 'LIMIT', 0, ARGV[3])
 for _, name in ipairs(found) do
   local id, state, size, model = string.match(name, '^(%S+) (%S+) (%S+) (.*)$')
-  forget_key(id, redis.call('HGET', task_key(id), 'key'))
-  redis.call('DEL', task_key(id))
   redis.call('ZREM', BASE .. 'ended', name)
-  count(state .. ':' .. model, -1)
-  count('bytes', -size)
+  if tonumber(size) then -- else it is none of ours
+    forget_key(id, redis.call('HGET', task_key(id), 'key'))
+    redis.call('DEL', task_key(id))
+    count(state .. ':' .. model, -1)
+    count('bytes', -size)
+  end
 end
 return #found

@@ -6,7 +6,7 @@ local answers = {}
 for at = 16, #ARGV, 2 do
   local id = ARGV[at]
   local task = redis.call('HMGET', task_key(id), 'state', 'deadline', 'own', 'which', 'entry', 'model')
-  if not task[1] then -- the server has evicted its record
+  if not tonumber(task[1]) or not tonumber(task[2]) then -- its record is evicted, or damaged
     redis.call('ZREM', BASE .. 'open', id)
     redis.call('ZREM', BASE .. 'until', id)
   elseif tonumber(task[1]) < 2 and tonumber(task[2]) <= tonumber(now) then

@@ -84,9 +84,12 @@ class Lengths(Model):
 
 
 class StagedBench:
-    """now_ns: the time of the next step. workers: by stage."""
+    """now_ns: the time of the next step. workers: by stage. few: rows that need no arrays."""
 
-    def __init__(self, lanes: int = 1, max_batch: int = 4, spec: ModelSpec = SPEC) -> None:
+    def __init__(
+        self, lanes: int = 1, max_batch: int = 4, spec: ModelSpec = SPEC, few: int = 8
+    ) -> None:
+        self.few = few
         self.now_ns = 1000 * SECOND
         self.spec = spec
         self.max_batch = max_batch
@@ -148,7 +151,9 @@ class StagedBench:
         first = stage_number(MODEL, stages_of(self.spec)[0])
         for i in range(len(self._lanes)):
             batcher.add_lane(
-                AdmittedLane(i, i + 1, first, self._lane(i), lambda: None, own_flow=False)
+                AdmittedLane(
+                    i, i + 1, first, self._lane(i), lambda: None, own_flow=False, few=self.few
+                )
             )
         for number, stage in enumerate(stages_of(self.spec), 1):
             model_number = stage_number(MODEL, stage)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -25,13 +27,16 @@ SPEC = ModelSpec(
 
 
 class Road:
-    """A lane client and the batcher's side of its lane."""
+    """A lane client and the batcher's side of its lane. few: rows that need no arrays."""
 
-    def __init__(self, *, own_flow: bool = False) -> None:
+    few = 8
+
+    def __init__(self, *, own_flow: bool = False, few: int | None = None) -> None:
         self.lane_client = LaneClient(new_lane(SPEC, SLOTS))
         self.rings = 0
         lane = other_side(self.lane_client.lane)
-        self.side = AdmittedLane(3, SERIAL, 0, lane, self.ring, own_flow=own_flow)
+        few = self.few if few is None else few
+        self.side = AdmittedLane(3, SERIAL, 0, lane, self.ring, own_flow=own_flow, few=few)
 
     def ring(self) -> None:
         self.rings += 1
@@ -48,6 +53,14 @@ class Road:
         return self.side.admit()[: QueueColumn.BUCKET + 1].copy()
 
 
+@pytest.fixture(autouse=True, scope="module", params=[0, 8], ids=["arrays", "numbers"])
+def _few(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test runs with arrays alone, and with plain numbers for few rows."""
+    Road.few = request.param
+    yield
+    Road.few = 8
+
+
 ROW = st.tuples(
     st.integers(1, 100), st.integers(0, 255), st.integers(0, 2**32 - 1), st.integers(0, 2**62)
 )
@@ -57,9 +70,10 @@ ROW = st.tuples(
 def test_rows_one_by_one_are_what_they_are_together(
     rows: list[tuple[int, int, int, int]], own_flow: bool
 ) -> None:
-    together, alone = Road(own_flow=own_flow), Road(own_flow=own_flow)
+    alone, together, plain = (Road(own_flow=own_flow, few=few) for few in (8, 0, 8))
     for row in rows:
         together.send(*row)
+        plain.send(*row)
     singles = []
     for row in rows:
         alone.send(*row)
@@ -71,8 +85,9 @@ def test_rows_one_by_one_are_what_they_are_together(
     ]
     assert found[QueueColumn.DEADLINE_NS].tolist() == [deadline_ns for *_, deadline_ns in rows]
     assert found.tolist() == np.concatenate(singles, axis=1).tolist()
-    states = [lane.side.lane.state[:].tolist() for lane in (together, alone)]
-    assert states[0] == states[1]
+    assert found.tolist() == plain.take().tolist()
+    states = [lane.side.lane.state[:].tolist() for lane in (together, alone, plain)]
+    assert states[0] == states[1] == states[2]
     assert states[0].count(SlotState.QUEUED) == len(rows)
 
 

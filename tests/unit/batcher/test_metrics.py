@@ -15,6 +15,7 @@ from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics.segments import counters_layout
 from batchpool.core.metrics.table import BLOCKS, metric_of
 from batchpool.core.metrics.totals import Histogram, Totals
+from batchpool.core.scheduler.queue import FEW
 from tests.unit.counters import new_counters
 
 NOW = 10**15
@@ -51,7 +52,7 @@ def test_every_row_is_in_the_bucket_of_its_time_in_the_queue(batches: list[list[
     counts, total = [0] * (len(TIMES) + 1), 0
     for submits in batches:
         # An honest clock never makes the difference overflow; a liar's is cut as any nonsense.
-        wraps = [(NOW - at + 2**63) % 2**64 - 2**63 if len(submits) > 4 else NOW - at
+        wraps = [(NOW - at + 2**63) % 2**64 - 2**63 if len(submits) > FEW else NOW - at
                  for at in submits]  # fmt: skip
         waits = [min(max(wait, 0), DAY_NS) for wait in wraps]
         longest = metrics.dispatch(np.array(submits, dtype=np.int64), DispatchReason.FULL, NOW)
@@ -67,7 +68,7 @@ def test_every_row_is_in_the_bucket_of_its_time_in_the_queue(batches: list[list[
 
 
 @pytest.mark.parametrize("spread_ns", [0, 1000, 10**6, 10**9])
-@pytest.mark.parametrize("rows", [1, 4, 5, 64, 257])
+@pytest.mark.parametrize("rows", [1, 4, 16, 17, 64, 257])
 def test_a_batch_of_like_rows_counts_as_one_of_unlike_rows(rows: int, spread_ns: int) -> None:
     random = np.random.default_rng(rows)
     submits = NOW - 3_000_000 - random.integers(0, spread_ns + 1, rows)

@@ -22,7 +22,7 @@ PRE, RUN, POST = Stage.PREPROCESS, Stage.INFER, Stage.POSTPROCESS
 @pytest.fixture(params=[WHOLE, AFTER], ids=["after both", "after infer alone"])
 def bench(request: pytest.FixtureRequest) -> Iterator[StagedBench]:
     spec: ModelSpec = request.param
-    made = StagedBench(spec=spec)
+    made = StagedBench(spec=spec, few=0 if spec is AFTER else 8)
     set_ready(made, 0)
     yield made
     made.close()

@@ -16,9 +16,9 @@ from tests.unit.batcher.staged_bench import SECOND, StagedBench
 PRE, RUN = Stage.PREPROCESS, Stage.INFER
 
 
-@pytest.fixture
-def bench() -> Iterator[StagedBench]:
-    made = StagedBench()
+@pytest.fixture(params=[0, 8], ids=["arrays", "numbers"])
+def bench(request: pytest.FixtureRequest) -> Iterator[StagedBench]:
+    made = StagedBench(few=request.param)
     yield made
     made.close()
 

@@ -70,7 +70,7 @@ def test_without_pyarrow_a_run_of_parquet_says_how_to_install_it(
         (
             ("next", "in.jsonl"),
             "no column for the input 'ids' of model 'next': the first 2 rows have 'text', 'id';"
-            " say which with --map ids=COLUMN",
+            " say which with --map ids=COLUMN, or --map ids=A+B+C for columns of one element each",
         ),
         (
             ("echo", "one.jsonl", "--map", "text=txt"),

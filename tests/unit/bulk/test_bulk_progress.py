@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -90,3 +91,17 @@ def test_the_rate_ends_with_the_last_part_and_the_join_is_told_by_itself(
     _, said = run("echo", "in.jsonl", "-o", "out.jsonl")
     assert events == ["settle", "rate", "finish"]
     assert said.splitlines()[-1].endswith(" rows/s, joined in 2.5 s")
+
+
+def test_threads_take_turns_quickly_while_a_run_lasts(run: Run) -> None:
+    """The thread that has rows under way is not held up by those that read and write lines."""
+    before_s = sys.getswitchinterval()
+    seen: list[float] = []
+
+    def at_submit(number: int) -> None:
+        seen.append(sys.getswitchinterval())
+
+    write("in.jsonl", texts(5))
+    run("echo", "in.jsonl", "-o", "out.jsonl", at_submit=at_submit)
+    assert seen == [pytest.approx(0.001)] * 2
+    assert sys.getswitchinterval() == before_s

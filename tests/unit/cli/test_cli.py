@@ -227,6 +227,11 @@ def test_too_little_memory_is_told_after_the_plan(
         (["serve", "--max-bacth=1"], 2, 'unknown argument --max-bacth=1; did you mean "--max-b'),
         (["serve", "a.toml", "b.toml"], 2, "unknown argument b.toml (see batchpool serve --help)"),
         (["serve", "--no-paeg"], 2, 'unknown argument --no-paeg; did you mean "--no-page"?'),
+        (
+            ["run", "a:B", "in.npy", "-o", "out.npy", "--max-batch=3"],
+            2,
+            "--max-batch=3 is a flag of serve, for the run's own pool: write it behind --",
+        ),
         (["serve", "--xyz", "0"], 2, "unknown argument --xyz (see batchpool serve --help)"),
         (["check", "--modle", "a:B"], 2, 'unknown argument --modle; did you mean "--model"?'),
         (["reload", "--wait"], 2, 'unknown argument --wait; did you mean "--no-wait"?'),
@@ -253,6 +258,12 @@ def test_too_little_memory_is_told_after_the_plan(
             "models a:B and a:C are both named 'affine'",
         ),
         (["check", "/no/such.toml"], 2, "cannot read /no/such.toml: No such file or directory"),
+        (
+            ["check", "my_models:Scale"],
+            2,
+            "cannot read my_models:Scale: No such file or directory; a configuration file was"
+            " expected: serve and check take --model my_models:Scale",
+        ),
         (["check", "/"], 2, "cannot read /: Is a directory"),
         (["check", "--model", "bad:B"], 1, "model bad:B: ValueError: no weights"),
         (["layout", "bad:B"], 1, "model bad:B: ValueError: no weights"),

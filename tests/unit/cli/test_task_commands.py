@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -21,6 +22,7 @@ from batchpool.control.task_messages import (
     TaskForm,
     TaskList,
 )
+from batchpool.core.errors import NotReady
 from batchpool.core.tensors.rows import Rows
 from batchpool.wire.task_form import pack_input
 
@@ -39,6 +41,8 @@ def letters(monkeypatch: pytest.MonkeyPatch) -> dict[int, LetterForm]:
     kept: dict[int, LetterForm] = {}
 
     class Questions:
+        tasks = (TaskForm("t_9", "queued", "ranker"),)
+
         def __init__(self, pool_socket: str) -> None:
             pass
 
@@ -51,7 +55,7 @@ def letters(monkeypatch: pytest.MonkeyPatch) -> dict[int, LetterForm]:
         def ask(self, message: Any, reply: type) -> Any:
             match message:
                 case ListTasks():
-                    return TaskList((TaskForm("t_9", "queued", "ranker"),))
+                    return TaskList(self.tasks)
                 case ListLetters(model=model, before=before, most=most):
                     found = [
                         form for n, form in kept.items()
@@ -130,3 +134,55 @@ def test_tasks_are_listed(
 ) -> None:
     assert cli.main(["tasks", "list"]) == 0
     assert "t_9" in capsys.readouterr().out
+
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\nt_0  ranker\u202e \ud800\x9b31m"
+SHOWN = r"\x1b]0;owned\x07\x1b[2J\nt_0  ranker\u202e \ud800\x9b31m"
+
+
+@pytest.mark.parametrize("words", ["dlq list", "dlq show 1", "dlq show --all", "tasks list"])
+def test_texts_of_strangers_do_not_steer_the_terminal(
+    words: str,
+    letters: dict[int, LetterForm],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    facts = {"worker": EVIL, EVIL: 1, "traceback": f"line 1\n\t{EVIL}"}
+    letters[1] = msgspec.structs.replace(
+        letter(1, b"x"), model=EVIL, code=EVIL, error=EVIL, caller=EVIL, facts=facts
+    )
+    task = TaskForm("t_9", "failed", EVIL, code=EVIL, error=EVIL)
+    monkeypatch.setattr(task_questions.TaskQuestions, "tasks", (task,))
+    assert cli.main(words.split()) == 0
+    shown = capsys.readouterr().out
+    assert all(line.isprintable() for line in shown.split("\n"))
+    assert SHOWN in shown
+    assert "\nt_0" not in shown
+
+
+def test_an_error_does_not_steer_the_terminal(
+    letters: dict[int, LetterForm],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuses(*_: object) -> None:
+        raise NotReady(EVIL)
+
+    monkeypatch.setattr(task_questions.TaskQuestions, "ask", refuses)
+    assert cli.main(["dlq", "list"]) == 1
+    line = capsys.readouterr().err
+    assert line.rstrip("\n").isprintable()
+    assert r"\x1b]0;owned\x07\x1b[2J" in line
+
+
+def test_a_letter_that_cannot_be_read_hides_no_other(
+    letters: dict[int, LetterForm], capsys: pytest.CaptureFixture[str]
+) -> None:
+    letters[2] = msgspec.structs.replace(letter(2), input=b"\xc1", submitted_ms=10**18)
+    letters[1] = letter(1, b"good")
+    for words in (["dlq", "show", "--all"], ["dlq", "export", "--all"]):
+        assert cli.main(words) == 0
+        shown = capsys.readouterr().out
+        assert '{"unreadable": "' in shown
+        assert '"data": ["good"]' in shown
+        assert "1000000000000000000 ms" in shown

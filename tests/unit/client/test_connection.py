@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from batchpool.client import connection as connection_module
 from batchpool.client.connection import Connection, cannot_connect
 from batchpool.client.task_questions import TaskQuestions
 from batchpool.control.channel import Channel, Closed, pair
@@ -99,6 +100,20 @@ def test_a_socket_that_is_not_there_is_told_with_those_that_are(
     text = cannot_connect(path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
     assert text.startswith(f"no pool listens at {path}: there is no such socket; is the server ")
     assert text.endswith(end)
+
+
+def test_a_user_is_told_of_the_socket_of_a_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, own = tmp_path / "service", tmp_path / "own"
+    for folder in (service, own):
+        folder.mkdir()
+    monkeypatch.setattr(connection_module, "_SERVICE_FOLDER", str(service))
+    (service / "batchpool.sock").touch()
+    absent = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    text = cannot_connect(str(own / "batchpool.sock"), absent)
+    assert text.endswith(f" {service}/batchpool.sock: --socket, or bp.Client(PATH), names it")
+    assert "service?" not in cannot_connect(str(own / "batchpool-9.sock"), absent)
 
 
 def test_a_pool_without_tasks_is_told_from_no_pool(tmp_path: Path) -> None:

@@ -356,8 +356,7 @@ class Breaks:
     [
         {"priority": 2**32},
         {"priority": -1},
-        {"flow": 2**32},
-        {"flow": -1},
+        {"flow": 2**64},
         {"flow": "address"},
         {"deadline_ns": 0.5},
         {"deadline_ns": -(2**63) - 1},

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from batchpool.consume.consumer import Consumer
+from batchpool.consume.letters import whole_letter
 from batchpool.consume.plan import ConsumePlan
 from batchpool.consume.rows import RowEnd
 from batchpool.consume.topics import Topic
@@ -134,5 +135,106 @@ def test_a_partition_is_handed_over_when_its_records_have_ended() -> None:
         consumer.stop()
         await run
         assert broker.commits == [1]
+
+    asyncio.run(story())
+
+
+class TooLargeForThisBroker(Exception):
+    pass
+
+
+@dataclass
+class SmallBroker(Broker):
+    """Acknowledges at once, and refuses what has more than 1000 bytes with its headers."""
+
+    letters: list[tuple[Any, dict[str, bytes]]] = field(default_factory=list)
+
+    async def send(self, topic: str, value: bytes, key: bytes, headers: Any) -> Any:
+        future = asyncio.get_running_loop().create_future()
+        size = len(value) + len(key or b"") + sum(len(k) + len(v) for k, v in headers)
+        if size > 100_000:  # which its client finds itself
+            raise TooLargeForThisBroker("of the client")
+        if size > 1000:
+            future.set_exception(TooLargeForThisBroker("of the broker"))
+        else:
+            self.sent.append((topic, value))
+            self.letters.append((key, dict(headers)))
+            future.set_result(None)
+        return future
+
+
+class Larger(Rows):
+    """Results of 60 times the size of their values."""
+
+    async def ends(self, values: Sequence[bytes]) -> AsyncGenerator[RowEnd, None]:
+        for at, value in enumerate(values):
+            bad = value.startswith(b"bad")
+            error = InvalidRequest("no \ud800" + "o" * 10**5)
+            yield RowEnd(at, None if bad else value * 60, error if bad else None)
+
+
+@pytest.mark.parametrize(
+    ("record", "sent"),
+    [
+        (Record(0, b"0123456789"), ("out", b"0123456789" * 60)),
+        (Record(0, b"0123456789" * 3), ("in.dead", b"0123456789" * 3)),
+        (Record(0, b"0123456789" * 200), ("in.dead", b"")),
+        (Record(0, b"bad" * 300), ("in.dead", b"")),
+        (Record(0, b"bad", headers=[("h", b"x" * 1000)]), ("in.dead", b"")),
+        (Record(0, b"bad", key=b"k" * 5000), ("in.dead", b"")),
+    ],
+)
+def test_a_record_that_the_broker_finds_too_large_has_a_letter_and_ends_nobody(
+    record: Record, sent: tuple[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batchpool.consume.letters._MOST_ERROR_CHARACTERS", 200)
+
+    async def story() -> None:
+        broker = SmallBroker([[record, Record(1, b"small")]])
+        rows: Any = Larger()
+        consumer = Consumer(PLAN, broker, broker, rows, 100, (TooLargeForThisBroker,))
+        run = asyncio.create_task(consumer.run())
+        await turns()
+        consumer.stop()
+        await run
+        assert sorted(broker.sent) == sorted([sent, ("out", b"small" * 60)])
+        assert (consumer.records, consumer.failed) == (2, sent[0] == "in.dead")
+        assert broker.commits[-1] == 2
+        if not sent[1]:
+            key, headers = broker.letters[[topic for topic, _ in broker.sent].index("in.dead")]
+            assert headers["batchpool.left_out"] == b"value and headers"
+            assert headers["batchpool.offset"] == b"0"
+            assert key in (b"k", None)
+
+    asyncio.run(story())
+
+
+def test_a_record_without_key_and_value_has_a_letter_that_a_producer_takes() -> None:
+    letter = whole_letter(Record(0, None, None), InvalidRequest("a tombstone \ud800"))  # type: ignore[arg-type]
+    assert (letter.key, letter.value) == (None, b"")
+    assert dict(letter.headers)["batchpool.error"] == b"a tombstone \\ud800"
+    assert whole_letter(Record(0, None), InvalidRequest("")).value is None  # type: ignore[arg-type]
+
+
+def test_no_more_is_fetched_while_large_records_are_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("batchpool.consume.consumer._MOST_BYTES", 10)
+
+    async def story() -> None:
+        broker = Broker([[Record(0, b"a" * 10)], [Record(1, b"b")]])
+        rows = Rows()
+        rows.last.set()
+        consumer = consumer_of(broker, rows)
+        run = asyncio.create_task(consumer.run())
+        await turns()
+        assert broker.sent == [("out", b"a" * 10)]
+        broker.acknowledgements[0].set_result(None)
+        await turns()
+        assert broker.sent[1:] == [("out", b"b")]
+        broker.acknowledgements[1].set_result(None)
+        consumer.stop()
+        await run
+        assert consumer.records == 2
 
     asyncio.run(story())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 from typing import Any
-from zlib import crc32
 
 import httpx
 import numpy as np
 import pytest
 
-from batchpool.frontend.http.request_head import flow_of_name
+from batchpool.frontend.http.caller import flow_of, flow_of_name
 from tests.unit.frontend.calls import affine, affine_answer, numbers, split
 from tests.unit.frontend.frontend_double import Edge, edge, gathered
 from tests.unit.frontend.loops import on_loop, until
@@ -236,7 +235,8 @@ async def test_flows_have_names(header: dict[str, str]) -> None:
     async with edge(Affine, slots=SLOTS) as it:
         assert (await it.http.post(INFER, headers=header, json=affine(1))).is_success
         lane = it.pool.lane_client("affine").lane
-        expected = flow_of_name(b"alice") if header else crc32(b"127.0.0.1")
+        origin = flow_of(b"127.0.0.1")
+        expected = flow_of_name(origin, b"alice") if header else origin
         assert lane.flow[0] == expected
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from batchpool.models.extras import check_weights, folder_with
+from batchpool.models.extras import check_tokenizer, check_weights, folder_with
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,34 @@ def test_weights_are_there_and_need_no_trust(tmp_path: Path) -> None:
     check_weights(tmp_path, True)
     (tmp_path / "model-00001-of-00002.safetensors").touch()
     check_weights(tmp_path, False)
+
+
+def test_of_weights_in_several_files_the_missing_one_is_named(tmp_path: Path) -> None:
+    names = [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
+    index = {"weight_map": {"a": names[0], "b": names[1], "c": names[2], "d": names[0]}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / names[0]).touch()
+    text = rf"no {names[1]} in the folder /.*, one of 3 files .*; 2 are missing"
+    with pytest.raises(FileNotFoundError, match=text):
+        check_weights(tmp_path, False)
+    for name in names[1:]:
+        (tmp_path / name).touch()
+    check_weights(tmp_path, False)
+    (tmp_path / "model.safetensors.index.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"index\.json cannot be read"):
+        check_weights(tmp_path, False)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "spiece.model", "source.spm"])
+def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path, name: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    with pytest.raises(FileNotFoundError, match=r"no tokenizer .* tokenizer\.json was expected"):
+        check_tokenizer(tmp_path, False)
+    check_tokenizer(tmp_path, True)
+    (tmp_path / name).touch()
+    check_tokenizer(tmp_path, False)
+
+
+def test_a_tokenizer_of_bytes_has_no_file(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+    check_tokenizer(tmp_path, False)

@@ -36,7 +36,7 @@ def test_the_generator_of_the_page_runs_several_sequences() -> None:
     spec = spec_of(model)
     assert [tensor.name for tensor in spec.parameters] == ["by", "max_tokens"]
     assert spec.outputs[0].max_shape == (256,)
-    refused = model.join([joining(0, [5]), joining(3, [1, 16], (17, 18)), joining(2, [])])
+    refused = model.join([joining(0, [5]), joining(3, [1, 16], (17, 18)), joining(2, [1], by=0)])
     assert list(refused) == [2]
     assert isinstance(refused[2], bp.InvalidInput)
     found = model.step()

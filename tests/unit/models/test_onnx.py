@@ -100,6 +100,13 @@ def test_a_file_that_cannot_be_served_in_batches_is_told_why(
         make_instance(Onnx, "m", {"path": path})
 
 
+def test_a_file_that_is_no_onnx_is_told_by_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "net.pt2"
+    file.write_bytes(b"PK\3\4 a program of torch.export")
+    with pytest.raises(ValueError, match=rf"{file} is no file that ONNX Runtime .* loads: "):
+        make_instance(Onnx, "m", {"path": file})
+
+
 def test_a_missing_file_is_named_in_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/nowhere")

@@ -136,6 +136,22 @@ def test_lengths_are_clipped_to_max_bytes() -> None:
     assert column.load(slice(0, 1)).tolist() == [[b"aaa", b"a"]]
 
 
+def test_a_length_beyond_max_bytes_reads_no_other_slot() -> None:
+    column = column_of(Tensor("x", "bytes", (), max_bytes=3))
+    assert column.lengths is not None
+    column.store(slice(0, 3), np.array([b"abc", b"d", b"efg"], object))
+    column.lengths[:3] = (2**32 - 1, 3, 2)
+    assert column.load(slice(0, 2)).tolist() == [b"abc", b"d\0\0"]
+    assert column.load(np.array([2, 0])).tolist() == [b"ef", b"abc"]
+
+
+def test_a_text_that_is_too_long_is_written_into_no_slot() -> None:
+    column = column_of(Tensor("x", "bytes", (), max_bytes=3), dirty=ord("a"))
+    with pytest.raises(ValueError, match="4 bytes came; at most 3 fit"):
+        column.store(slice(0, 2), np.array([b"b", b"cccc"], object))
+    assert (column.values == ord("a")).all()
+
+
 def test_sizes_taken_once_are_the_ones_that_count() -> None:
     """Whoever read and clipped the sizes is not misled by a client that changes them after."""
     column = column_of(Tensor("x", "int16", (Dim(4),)))

@@ -210,6 +210,7 @@ def test_a_pool_is_ready_when_everybody_serves_and_ends_when_every_row_is_answer
         yield []
         yield []
         assert pool.frontend is not None, "it has yet to write its answers"
+        assert pool.children.told(pool.fleet.batcher.child) == []
         pool.end_frontend()
         yield []
         yield []

@@ -21,9 +21,10 @@ from batchpool.control.task_messages import (
     TaskStatus,
     TaskSubmitted,
 )
+from batchpool.tasks.answers import refused
 from batchpool.tasks.ends import Ends
 from batchpool.tasks.record import partition_for, task_id
-from batchpool.tasks.store import StoreFull
+from batchpool.tasks.store import StoreAway, StoreFull
 from batchpool.wire.task_form import pack_answer, unpack_answer, unpack_input
 from tests.unit.tasks.desk import SETTINGS, Desk, running
 
@@ -211,9 +212,9 @@ def test_a_repeated_request_may_have_another_id() -> None:
             found.append(await desk.submit([1], key="k", answer=answer))
         assert len(set(found)) == 1
         others = msgspec.Raw(pack_answer(replace(plain, outputs=())))
-        refused = await desk.answers.answer(desk.message([1], key="k", answer=others))
-        assert isinstance(refused, TaskRefused)
-        assert refused.code == "idempotency_mismatch"
+        answered = await desk.answers.answer(desk.message([1], key="k", answer=others))
+        assert isinstance(answered, TaskRefused)
+        assert answered.code == "idempotency_mismatch"
         await desk.committer.close()
 
     asyncio.run(scene())
@@ -353,3 +354,13 @@ def test_an_open_task_is_known_to_its_own_caller_alone() -> None:
     shared = Ends()
     assert not shared.opened("t", "ann"), "another pool may end it"
     assert not shared.is_open("t", "ann")
+
+
+@pytest.mark.parametrize(("error", "code"), [(StoreAway, "not_ready"), (StoreFull, "storage_full")])
+def test_addresses_of_the_store_are_for_the_log(
+    error: type[Exception], code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = refused(error("redis://tasks@10.1.2.3:6379/0: no"))
+    assert told.code == code
+    assert "10.1.2.3" not in told.error
+    assert "10.1.2.3" in caplog.text

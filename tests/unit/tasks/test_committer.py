@@ -74,3 +74,31 @@ def test_a_full_disk_takes_ever_smaller_groups_of_what_ends_and_is_claimed(
         await desk.committer.close()
 
     asyncio.run(scene())
+
+
+def test_a_question_that_the_store_cannot_answer_fails_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A damaged record, for one: ends, new tasks and other questions of its commit are kept."""
+
+    async def scene() -> None:
+        desk = Desk()
+        kept = await desk.submit([1])
+        real = desk.store.look
+
+        def look(ids: Sequence[str], now_ms: int) -> Any:
+            if "t_damaged" in ids:
+                raise ValueError("no such state")
+            return real(ids, now_ms)
+
+        monkeypatch.setattr(desk.store, "look", look)
+        asked: list[Any] = [desk.committer.ask("look", kept) for _ in range(3)]
+        asked += [desk.committer.ask("look", "t_damaged"), desk.submit([2])]
+        answers: list[Any] = await asyncio.gather(*asked, return_exceptions=True)
+        *found, damaged, new = answers
+        assert isinstance(damaged, ValueError)
+        assert desk.state(new) == "queued"
+        assert [task.form.id for task in found] == [kept] * 3
+        await desk.committer.close()
+
+    asyncio.run(scene())

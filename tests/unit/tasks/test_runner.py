@@ -292,6 +292,25 @@ def test_a_task_whose_answer_cannot_be_written_fails(monkeypatch: pytest.MonkeyP
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("damage", [{"input": b""}, {"input": b"\xc1"}, {"answer": b"\x80"}])
+def test_a_task_that_cannot_be_read_fails_alone(damage: dict[str, Any]) -> None:
+    """Those that were claimed with it run."""
+
+    async def scene() -> None:
+        desk = Desk()
+        bad, good = await desk.submit([1]), await desk.submit([2])
+        task = desk.shelf.tasks[bad]
+        task.task = replace(task.task, **damage)
+        async with running(desk):
+            await desk.until_state(bad, "failed")
+            await desk.until_state(good, "done")
+        (letter, _) = desk.shelf.letters[1]
+        assert letter.code == "internal"
+        assert "cannot be read" in letter.error
+
+    asyncio.run(scene())
+
+
 def failing_claims(
     monkeypatch: pytest.MonkeyPatch, desk: Desk, model: str, error: Exception
 ) -> None:

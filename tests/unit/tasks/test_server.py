@@ -10,7 +10,13 @@ import pytest
 
 from batchpool.control.edges import TASK_REPLIES, TaskReply
 from batchpool.control.frames import FrameReader, frame_of
-from batchpool.control.task_messages import CollectResult, TaskRefused, TaskResult, TaskSubmitted
+from batchpool.control.task_messages import (
+    CollectResult,
+    LookAtTasks,
+    TaskRefused,
+    TaskResult,
+    TaskSubmitted,
+)
 from batchpool.tasks.server import TaskServer
 from tests.unit.tasks.desk import Desk, running
 
@@ -132,6 +138,41 @@ def test_a_long_result_waits_for_its_asker_and_a_short_one_does_not(
             for _ in range(3):
                 await desk.committer.ask("look", long)
             assert read == [long], "of an asker that is gone nothing is read"
+            await server.until_alone()
+
+    asyncio.run(scene())
+
+
+def test_many_questions_for_one_result_wait_and_keep_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands may wait for the end of one task: its result is written as the asker takes it."""
+    monkeypatch.setattr("batchpool.tasks.server._SMALL_BYTES", 10)
+    monkeypatch.setattr("batchpool.tasks.server._TURN_BYTES", 1000)
+
+    async def scene() -> None:
+        desk = Desk()
+        server, asker = await served(desk, tmp_path)
+        identifier = await desk.submit([1000])
+        async with running(desk):
+            await desk.until_state(identifier, "done")
+            (connection,) = server.connections
+            connection.pause_writing()
+            asked = [frame_of(n, CollectResult(identifier)) for n in range(200)]
+            asker.writer.write(b"".join(asked) + frame_of(999, LookAtTasks((identifier,))))
+            assert list(await asker.replies(1)) == [999]
+            await desk.until(lambda: len(connection._results) == 200)
+            connection.resume_writing()
+            found = await asker.replies(200)
+            assert sorted(found) == list(range(200))
+            assert {reply.body for reply in found.values() if isinstance(reply, TaskResult)} == {
+                desk.body(identifier)
+            }
+            connection.pause_writing()
+            asker.writer.write(b"".join(asked))
+            await desk.until(lambda: len(connection._results) == 200)
+            asker.writer.close()
+            await desk.until(lambda: not connection._results)
             await server.until_alone()
 
     asyncio.run(scene())

@@ -312,3 +312,24 @@ def test_a_process_that_is_killed_at_a_commit_keeps_what_it_has_told(
     assert len(files(tmp_path)) == kept // 2, "files of what was not kept are gone"
     assert len(heir.claim([Want("m", 100, 2**30)], 1)) == kept
     heir.close()
+
+
+def test_a_lost_file_of_an_input_keeps_no_task_from_running(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    """Nor a letter from being listed, nor a lost result from being asked for."""
+    store.put([new(1, len(LONG)), new(2)], 1)
+    for entry in (tmp_path / "tasks/bodies").iterdir():
+        entry.unlink()
+    lost, good = store.claim([Want("m", 2, 2**30)], 1)
+    assert (lost.input, good.input) == (b"", bytes(10))
+    failed = TaskAnswer(500, (), b"")
+    ends = [
+        Ended(lost.id, lost.claim, TaskState.FAILED, failed, code="internal", is_letter=True),
+        Ended(good.id, good.claim, TaskState.DONE, TaskAnswer(200, (), LONG)),
+    ]
+    assert store.finish(ends, 1) == [True, True]
+    (letter,) = store.letters("", "", 0, 10, (), whole=True)
+    assert letter.input == b""
+    (tmp_path / f"tasks/bodies/{good.id}.out").unlink()
+    assert store.body(good.id) is None

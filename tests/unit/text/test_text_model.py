@@ -41,6 +41,10 @@ def test_prompts_without_tokens_are_refused(tmp_path: Path) -> None:
         model(tmp_path, "{{ '' }}").chat(HI)
     with pytest.raises(InvalidRequest, match="at most 20"):
         model(tmp_path, most_tokens=20).chat([{"role": "user", "content": "zyx" * 50}])
+    least = TextModel(Text(str(saved(byte_level(), tmp_path)), CHATML), 200, 3)
+    assert least.prompt([1, 2, 3]).tolist() == [1, 2, 3]
+    with pytest.raises(InvalidRequest, match="has 2 tokens; the model takes at least 3"):
+        least.prompt([1, 2])
 
 
 def generated(it: TextModel, text: str, stops: list[str], size: int) -> tuple[list[str], Any]:

@@ -120,6 +120,7 @@ def test_dimensions_are_told_their_range(dimensions: object) -> None:
     [
         (b'{"a": 1e999}', "parameters has a number that no float64 holds"),
         (b"[1]", "parameters: an object was expected"),
+        (b'{"a": "\xff"}', "parameters: an object was expected"),
     ],
 )
 def test_parameters_are_told_what_is_wrong_with_them(parameters: bytes, text: str) -> None:

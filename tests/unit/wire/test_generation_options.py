@@ -247,6 +247,24 @@ def test_bodies_of_millions_of_values_are_refused_before_they_are_made() -> None
     assert refused(lambda: read_completion_request(members))[0] is TooLarge
 
 
+@pytest.mark.parametrize(
+    ("prompt", "count"),
+    [("[1,2,3,4,5,6,7]", "7"), ("[[1],[2],[1,2,3,4,5,6,7,8,9,10,11,12,13,14]]", "at least 6")],
+)
+def test_too_many_numbers_are_refused_by_their_commas(prompt: str, count: str) -> None:
+    raw = b'{"model": "m", "prompt": %b}' % prompt.encode()
+    found = refused(lambda: read_completion_request(raw, most_tokens={"m": 5}.__getitem__))
+    text = f"the prompt has {count} tokens; the model takes at most 5: shorten it"
+    assert found == (InvalidRequest, "prompt", text)
+    assert read_completion_request(raw, most_tokens={"m": 14}.__getitem__).prompts
+
+
+@pytest.mark.parametrize("prompt", [",,,,,,,,", ["a, b, c", "d,,,,,,,,"], [1, 2, 3], [[1, 2]] * 4])
+def test_commas_in_texts_and_in_several_prompts_are_none_too_many(prompt: Any) -> None:
+    raw = json.dumps({"model": "m", "prompt": prompt}).encode()
+    assert read_completion_request(raw, most_tokens=lambda name: 3).size > 2
+
+
 def test_a_half_of_a_character_is_named() -> None:
     raw = b'{"model": "m", "prompt": "\\ud800"}'
     assert refused(lambda: read_completion_request(raw))[1:] == (

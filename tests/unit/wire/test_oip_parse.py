@@ -233,7 +233,7 @@ def test_a_header_length_that_is_no_number_in_range(length: bytes) -> None:
 def test_a_header_length_beyond_the_body() -> None:
     body = json.dumps(GOOD).encode()
     headers = {b"inference-header-content-length": b"%d" % (len(body) + 1)}
-    with pytest.raises(InvalidRequest, match=rf"out of range \[0, {len(body)}\]"):
+    with pytest.raises(InvalidRequest, match=f"a whole number from 0 to {len(body)} was"):
         Codec(AFFINE).parse(headers, body)
 
 

@@ -13,6 +13,8 @@ from batchpool.core.errors import InvalidRequest, TooLarge
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire.codec import Codec
+from batchpool.wire.model_tables import ModelTables
+from batchpool.wire.plain_reader import PlainReader
 from batchpool.wire.request import InferRequest
 from tests.unit.wire.calls import AFFINE, MIXED, echo, strict
 
@@ -62,6 +64,44 @@ def elements(*values: bytes) -> Array:
 )
 def test_each_way_to_write_rows_has_its_answer(body: Any, expected: Any) -> None:
     assert answer(AFFINE, body) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"x": ROW, "id": "42"}, {"id": "42", "y": DOUBLED}),
+        ({"id": 'a"b', "inputs": [ROW]}, {"id": 'a"b', "outputs": [DOUBLED]}),
+        ({"instances": [ROW], "id": "4"}, {"id": "4", "predictions": [DOUBLED]}),
+        ({"id": "", "x": ROW}, {"y": DOUBLED}),
+        ({"id": None, "x": ROW}, {"y": DOUBLED}),
+    ],
+)
+def test_the_id_comes_back(body: Any, expected: Any) -> None:
+    assert answer(AFFINE, body) == expected
+
+
+def test_an_id_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="id is 7; a text was expected"):
+        parse(AFFINE, {"id": 7, "x": ROW})
+
+
+def test_an_id_alone_is_no_plain_json() -> None:
+    reader = PlainReader(ModelTables(AFFINE, "1"))
+    for text in (b'{"id": "1"}', b'{"id": "1", "inputs": [{"name": "x"}]}'):
+        assert not reader.recognises(text)
+    assert reader.recognises(b'{"id": "1", "x": [1, 2, 3, 4]}')
+
+
+@pytest.mark.parametrize("of", ["inputs", "outputs"])
+def test_a_model_with_a_tensor_of_that_name_has_no_other_id(of: str) -> None:
+    taken, made = ("id", "y") if of == "inputs" else ("x", "id")
+    inputs, outputs = (Tensor(taken, "float32", (4,)),), (Tensor(made, "float32", (4,)),)
+    spec = ModelSpec("m", "numpy", inputs, outputs)
+    if of == "inputs":
+        assert answer(spec, {"id": ROW}, {"y": np.array([ROW])}) == {"y": ROW}
+    else:
+        with pytest.raises(InvalidRequest, match="has no input 'id'"):
+            parse(spec, {"x": ROW, "id": "42"})
 
 
 SCORES = np.array([[1, 0.5], [2, 0.25]], np.float32)

@@ -17,7 +17,7 @@ from batchpool.wire.request import (
 def test_the_header_length() -> None:
     assert header_length({}, 7) == 7
     assert header_length({b"inference-header-content-length": b"7"}, 7) == 7
-    with pytest.raises(InvalidRequest, match=r"out of range \[0, 7\]"):
+    with pytest.raises(InvalidRequest, match="is '8'; a whole number from 0 to 7 was"):
         header_length({b"inference-header-content-length": b"8"}, 7)
 
 

@@ -15,6 +15,7 @@ from batchpool.generator import FINISH_REASON, Generator
 from batchpool.model import spec_of
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
+from batchpool.shm.stats.tracebacks import NoteTraceback
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.sequence_loop import SequenceLoop
 from batchpool.worker.sequence_table import NEVER_NS
@@ -36,6 +37,7 @@ class SequenceBench:
         records: int = 4,
         slots: int = SLOTS,
         run_warm_up: Callable[[], None] = lambda: None,
+        note_traceback: NoteTraceback | None = None,
     ) -> None:
         self.generator = generator or Toy()
         self.generator.sequences = sequences
@@ -52,6 +54,7 @@ class SequenceBench:
             lambda: self.now_ns,
             number=3,
             run_warm_up=run_warm_up,
+            note_traceback=note_traceback,
         )
         self.lanes: dict[int, Lane] = {}
         self.bells: dict[int, Doorbell] = {}

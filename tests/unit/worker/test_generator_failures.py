@@ -112,7 +112,7 @@ def test_the_refusal_of_the_only_one_that_joins_ends_it_alone() -> None:
     generator = Toy()
     bench = run_three(generator)
     generator.join = raising(bp.InvalidInput("empty"))  # type: ignore[method-assign]
-    bench.fill(4, 0, [], 4)
+    bench.fill(4, 0, [1], 4)
     bench.send(4, 0)
     bench.run()
     assert bench.end(4, 0)[0] is Status.INVALID_INPUT
@@ -129,6 +129,63 @@ def test_leave_that_fails_ends_the_worker() -> None:
     bench = run_three(Scripted("leave", raising(KeyError(7))))
     with pytest.raises(MustRestart, match="leave failed: KeyError: 7"):
         bench.run()
+
+
+@pytest.mark.parametrize("method", ["join", "step"])
+def test_where_leave_fails_too_the_first_exception_is_told(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An incomplete join is what leave stumbles over: a message about that hides the cause."""
+    noted: list[tuple[BaseException, str, int]] = []
+    bench = SequenceBench(
+        Scripted(method, raising(ValueError("no such expert"))),
+        note_traceback=lambda *found: noted.append(found),
+    )
+    calls: list[Any] = []
+
+    def leave(numbers: Sequence[int]) -> None:
+        calls.append(list(numbers))
+        raise KeyError(7)
+
+    bench.generator.leave = leave  # type: ignore[method-assign]
+    for slot in range(3):
+        bench.fill(1, slot, [slot], 4)
+        bench.send(1, slot)
+    text = "ValueError: no such expert; then leave failed too: KeyError: 7"
+    with pytest.raises(MustRestart, match=text):
+        bench.run()
+    assert calls == [[0, 1, 2]]
+    assert [outcome for _, outcome in bench.take_finished()] == [BatchOutcome.FAILED] * 3
+    assert bench.lanes[1].read_message(1) == "ValueError: no such expert"
+    assert [record.getMessage() for record in caplog.records] == [
+        "3 sequences failed: ValueError: no such expert",
+        "leave failed: KeyError: 7",
+    ]
+    ((error, told, token),) = noted
+    assert (str(error), told) == ("no such expert", "ValueError: no such expert")
+    origin = bench.lanes[1].read_origin(0)
+    assert origin is not None
+    assert token == origin[0]
+
+
+def test_a_prompt_that_a_client_left_too_short_never_joins() -> None:
+    bench = SequenceBench()
+    bench.fill(1, 0, [], 4)
+    bench.fill(1, 1, [5], 4)
+    bench.fill(1, 2, [], 4)
+    for slot in range(3):
+        bench.send(1, slot)
+    bench.run()
+    assert [bench.end(1, slot)[0] for slot in range(3)] == [
+        Status.INVALID_INPUT, Status.OK, Status.INVALID_INPUT,
+    ]  # fmt: skip
+    assert bench.lanes[1].read_message(0) == "input 'prompt' has size 0; at least 1 was expected"
+    assert bench.generator.log[-2:] == [("join", [1]), ("leave", [1])]  # type: ignore[attr-defined]
+    bench.fill(4, 0, [], 4)
+    bench.send(4, 0)
+    bench.run()
+    assert bench.end(4, 0)[0] is Status.INVALID_INPUT
+    assert [outcome for _, outcome in bench.take_finished()] == [BatchOutcome.OK] * 4
 
 
 def test_a_generator_that_fails_again_and_again_is_tried_with_its_warm_up() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 from dataclasses import replace
@@ -132,6 +133,14 @@ def test_a_file_with_the_name_of_a_module_of_pythons_is_told_to_be_renamed(folde
         load_class("secrets:Known")
 
 
+@pytest.mark.parametrize("name", ["onnx:fraud.onnx", "causal_lm:folder"])
+def test_a_short_form_in_a_file_is_told_what_to_write(folder: Path, name: str) -> None:
+    """The words are those of a class MODULE:CLASS: only the look-up shows that none is meant."""
+    expected = re.escape(f'and path = "{name.partition(":")[2]}" in its [model.options]')
+    with pytest.raises((ImportError, AttributeError), match=expected):
+        load_class(name)
+
+
 @pytest.mark.parametrize("name", ["load_class_here", "load_class_here:", ":Known", ""])
 def test_a_name_has_two_parts(folder: Path, name: str) -> None:
     with pytest.raises(ImportError, match="is not of the form MODULE:CLASS"):
@@ -142,8 +151,12 @@ def test_a_name_has_two_parts(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "text"),
     [
-        ("Nobody", AttributeError, "module 'load_class_here' has no 'Nobody'"),
-        ("Known.Nobody", AttributeError, "module 'load_class_here' has no 'Known.Nobody'"),
+        ("Nobody", AttributeError, "module 'load_class_here' has no 'Nobody'; it has Known"),
+        (
+            "Known.Nobody",
+            AttributeError,
+            "module 'load_class_here' has no 'Known.Nobody'; it has Known",
+        ),
         ("Other", TypeError, "load_class_here:Other is not a subclass of batchpool.Model"),
         ("number", TypeError, "load_class_here:number is not a subclass of batchpool.Model"),
     ],

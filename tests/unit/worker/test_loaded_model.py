@@ -127,6 +127,22 @@ def test_a_stage_that_refuses_its_warm_up_row_says_so(
     assert "define warm_up_row" in raised.value.__notes__[0]
 
 
+def test_a_model_that_writes_into_its_inputs_is_told_how_it_may(
+    events: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changes(self: Told, batch: Batch) -> dict[str, Any]:
+        batch["ids"].flags.writeable = False  # as a view of shared memory is
+        batch["ids"][:] = 0
+        return {}
+
+    monkeypatch.setattr(Told, "infer", changes)
+    with pytest.raises(ValueError, match="read-only") as raised:
+        load([], rows=4)
+    (note,) = raised.value.__notes__
+    assert "writable = True" in note
+    assert "warm_up_row" not in note
+
+
 @pytest.mark.parametrize(
     ("answer", "is_row"),
     [

@@ -52,9 +52,18 @@ def test_no_mapping(found: Any) -> None:
         check_outputs(spec(FIXED), found, 2, {})
 
 
+def test_a_coroutine_is_told_to_be_a_plain_function() -> None:
+    async def infer() -> None: ...
+
+    found = infer()
+    with pytest.raises(ModelError, match=r"a coroutine; .* was expected: .* without async"):
+        check_outputs(spec(FIXED), found, 2, {})
+    found.close()
+
+
 def test_wrong_names() -> None:
     good = np.zeros((2, 2, 3), np.float32)
-    with pytest.raises(ModelError, match="model 'm' returned an undeclared output 'z'"):
+    with pytest.raises(ModelError, match="undeclared output 'z'; it declares 'y'"):
         check_outputs(spec(FIXED), {"y": good, "z": good}, 2, {})
     with pytest.raises(ModelError, match="model 'm' returned no output 'y'"):
         check_outputs(spec(FIXED), {}, 2, {})

@@ -201,9 +201,9 @@ def test_a_prompt_that_has_grown_since_is_cut_to_what_is_reserved() -> None:
     bench = SequenceBench(Seen())
     bench.fill(1, 0, [5, 5, 5], 4)
     bench.fill(1, 1, [5] * 16, 40)
-    bench.fill(1, 2, [], -3)
+    bench.fill(1, 2, [5], -3)
     for slot in range(3):
-        bench.send(1, slot, reserved=7 if slot < 2 else 1)
+        bench.send(1, slot, reserved=7 if slot < 2 else 2)
     bench.run()
     sizes = [call for call in bench.generator.log if isinstance(call[0], int)]  # type: ignore[attr-defined]
-    assert sizes == [(3, 4), (6, 1), (0, 1)]
+    assert sizes == [(3, 4), (6, 1), (1, 1)]

@@ -327,7 +327,7 @@ def test_what_a_model_raises_fails_its_batch_and_the_worker_goes_on(
         ({"y": np.zeros((3, 4))}, "output 'y' has dtype float64; float32 was expected"),
         (
             {"y": np.zeros((3, 4), np.float32), "z": 1},
-            "model 'm' returned an undeclared output 'z'",
+            "model 'm' returned an undeclared output 'z'; it declares 'y'",
         ),
     ],
 )

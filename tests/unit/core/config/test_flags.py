@@ -31,10 +31,13 @@ def test_no_flags_change_nothing() -> None:
 def test_flags_win_over_the_file_for_every_model() -> None:
     config = with_flags(
         FILE,
-        parsed("--port", "7000", "--max-wait-ms", "2.5", "--devices", "1,0", "--no-idempotent"),
-    )
+        parsed(
+            "--port", "7000", "--frontends", "3", "--max-wait-ms", "2.5", "--devices", "1,0",
+            "--no-idempotent",
+        ),
+    )  # fmt: skip
     assert config == Config(
-        ServerConfig(port=7000, drain_s=1),
+        ServerConfig(port=7000, frontends=3, drain_s=1),
         tuple(
             ModelConfig(
                 import_name=name,
@@ -119,3 +122,14 @@ def test_model_of_takes_module_and_class() -> None:
         ConfigError, match=r'^--model "scale.py": expected MODULE:CLASS, as "my_models:Scale"$'
     ):
         model_of("scale.py")
+
+
+def test_help_says_how_an_empty_value_is_written_and_what_leaving_a_flag_out_means() -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    texts = {action.dest: action.help or "" for action in parser._actions}
+    assert "'' means every address" in texts["server.host"]
+    assert texts["server.host"].endswith("(default 127.0.0.1)")
+    assert texts["server.uds"].endswith("left out means none")
+    assert "(default 2592000)" in texts["server.file_ttl_s"]
+    assert "from 0 to 1099511627776" in texts["model.max_batch_elements"]

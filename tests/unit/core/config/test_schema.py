@@ -285,6 +285,12 @@ def test_batches_need_the_process_of_tasks() -> None:
     )
 
 
+def test_a_command_for_alerts_has_both_its_quotes() -> None:
+    with pytest.raises(ConfigError, match=r"task_alert_command = .*: No closing quotation; expec"):
+        ServerConfig(task_alert_command="curl -d 'a")
+    assert ServerConfig(task_alert_command="curl -d 'a b'").task_alert_command == "curl -d 'a b'"
+
+
 def test_the_bound_of_all_bodies_lets_the_largest_in() -> None:
     assert refusal("[server]\nmax_body_mib = 9\nmax_bodies_mib = 8") == (
         "pool.toml: max_bodies_mib = 8: a body may have max_body_mib = 9; expected at least as much"

@@ -29,10 +29,10 @@ from batchpool.core.layout.tensor_columns import size_columns
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.specs import MIXED, model, specs
 
-GOLDEN_VERSION = 7
-GOLDEN_DIGEST = "bdc1f21dd0318f0729a6fa026797048e"
+GOLDEN_VERSION = 8
+GOLDEN_DIGEST = "29cb705f18670e01a2012a8b35caa236"
 GOLDEN_DRAWING = """
-lane: 6 slots, 36864 bytes, version 7, digest bdc1f21dd0318f0729a6fa026797048e
+lane: 6 slots, 36864 bytes, version 8, digest 29cb705f18670e01a2012a8b35caa236
       offset        bytes  name                     type                     writer
         4096            8  sq_tail                  u8 word                  client
         4224            8  sq_head                  u8 word                  batcher
@@ -53,7 +53,7 @@ lane: 6 slots, 36864 bytes, version 7, digest bdc1f21dd0318f0729a6fa026797048e
         6144           48  deadline_ns              i8[6]                    client
         6272           48  submit_ns                i8[6]                    client
         6400           24  priority                 u4[6]                    client
-        6528           24  flow                     u4[6]                    client
+        6528           48  flow                     u8[6]                    client
         6656           24  cancel                   u4[6]                    client
         6784           24  attempt                  u4[6]                    batcher
         6912           24  status                   u4[6]                    worker or batcher

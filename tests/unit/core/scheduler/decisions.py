@@ -161,17 +161,19 @@ def _limits(choices: _Choices, *, target: bool | None) -> Limits:
     sizes = (*(size for size in sizes if size < max_batch), max_batch) if sizes else ()
     wants_target = choices.of([False, True]) if target is None else target
     bucketed, max_elements = choices.of([False, True]), choices.of([0, 0, LONGEST, 7, 3 * LONGEST])
+    max_wait_ns, adaptive = choices.of([10, 0, 3, 40]) * MS, choices.of([False, True])
     return Limits(
         max_batch,
-        choices.of([10, 0, 3, 40]) * MS,
+        max_wait_ns,
         depth=choices.of([2, 1, 3]),
         draining=choices.of([False] * 7 + [True]),
-        adaptive=choices.of([False, True]),
+        adaptive=adaptive,
         max_wait_peak_ns=choices.of([60, 0, 20]) * MS,
         target_ns=choices.of([40, 10, 100]) * MS if wants_target else 0,
         sizes=sizes,
         bucketed=bucketed,
         bucket_rows=bucket_rows_of(max_elements if bucketed else 0, max_batch, sizes),
+        spreads=choices.of([False, True]) and not (max_wait_ns or adaptive),
     )
 
 

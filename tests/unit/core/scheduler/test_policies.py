@@ -230,8 +230,11 @@ def test_a_deadline_leaves_time_for_the_stages_that_follow() -> None:
 def test_the_stages_on_the_cpu_have_limits_of_their_own() -> None:
     config = ModelConfig(import_name="m:M", preprocess_max_batch=5, postprocess_max_batch=7)
     stages = (Stage.PREPROCESS, Stage.POSTPROCESS)
-    expected = [Limits(most, 0, background_slowdown=0.25) for most in (5, 7)]
-    assert [Limits.of(config, stage) for stage in stages] == expected
+    assert [Limits.of(config, stage) for stage in stages] == [
+        Limits(5, 0, spreads=True, background_slowdown=0.25),
+        Limits(7, 0, spreads=True, background_slowdown=0.25),
+    ]
+    assert not Limits.of(config).spreads
 
 
 def test_the_time_to_run_is_that_of_the_padded_batch() -> None:

@@ -12,6 +12,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from batchpool.core.flows import ORIGIN_MASK, named_flow, origin_of
 from batchpool.core.priority import DEFAULT, HIGHEST, LOWEST
 from batchpool.core.scheduler.fair_order import AGE_NS, priority_of
 from batchpool.core.scheduler.queue import (
@@ -43,7 +44,20 @@ class Row:
 
     @property
     def whose(self) -> tuple[int, int]:
-        return self.level, self.flow
+        return self.level, origin_of(self.flow)
+
+
+def in_turns(rows: Sequence[Row]) -> list[Row]:
+    """Rows of one origin: each flow's by deadline in the places that it has; then the first of each
+    flow, the second of each, and so on, in the order of these places."""
+    rows = list(rows)
+    numbers = [0] * len(rows)
+    for flow in {row.flow for row in rows}:
+        places = [i for i, row in enumerate(rows) if row.flow == flow]
+        theirs = sorted((rows[i] for i in places), key=lambda r: r.deadline)
+        for number, (place, row) in enumerate(zip(places, theirs, strict=True)):
+            rows[place], numbers[place] = row, number
+    return [rows[i] for i in sorted(range(len(rows)), key=lambda i: numbers[i])]
 
 
 class Turntable:
@@ -63,8 +77,9 @@ class Turntable:
         self._enter(rows)
 
     def _enter(self, rows: Sequence[Row]) -> None:
-        """Each gets the turn after its flow's last or after the one being served; then the
-        flow's turns go round its rows by deadline, but for those that came back."""
+        """Each gets the turn after its origin's last or after the one being served; then the
+        origin's turns go round its flows, and a flow's to its rows by deadline, but for those that
+        came back."""
         for row in rows:
             last, served = self.last.get(row.whose, 0), self.served.get(row.level, 0)
             row.turn = self.last[row.whose] = max(last, served) + 1
@@ -73,7 +88,7 @@ class Turntable:
             places = [i for i, r in enumerate(self.rows) if r.whose == whose and r.turn]
             theirs = [self.rows[i] for i in places]
             turns = [r.turn for r in theirs]
-            theirs.sort(key=lambda r: r.deadline)
+            theirs = in_turns(theirs)
             for place, turn, row in zip(places, turns, theirs, strict=True):
                 row.turn, self.rows[place] = turn, row
 
@@ -140,7 +155,8 @@ def block_of(rows: Sequence[Row]) -> I64:
 
 
 CARRIED = (QueueColumn.LANE, QueueColumn.SLOT, QueueColumn.ATTEMPT, QueueColumn.BUCKET)
-FLOWS = st.sampled_from([1, 2, -7])
+NAMED = named_flow(2, 1), named_flow(2, 2), named_flow(ORIGIN_MASK, 2**32 - 1)
+FLOWS = st.sampled_from([1, 2, -7, *NAMED])
 PRIORITIES = st.sampled_from([0, DEFAULT, 127, 130, HIGHEST, LOWEST, 2, 256, 10**6, -5])
 DEADLINES = st.sampled_from([NEVER, 300, 200, 100])
 

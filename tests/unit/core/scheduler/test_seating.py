@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.scheduler.decide import Decision
+from batchpool.core.scheduler.decision import Decision
 from batchpool.core.scheduler.limits import NEVER_NS
 from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.core.scheduler.seating import SequenceWorker, seat

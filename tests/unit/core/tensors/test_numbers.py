@@ -286,3 +286,12 @@ def test_a_text_parameter_is_stored_as_its_bytes(value: Any) -> None:
 def test_what_is_no_text_parameter(value: Any, kind: type[PoolError], text: str) -> None:
     with pytest.raises(kind, match=re.escape(text)):
         check_parameters(LANGUAGE, {"language": value})
+
+
+def test_a_value_among_others_is_told_with_its_place() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        from_numbers("x", DTYPES["float32"], [[1, 2], [3, 4], [5, None]], (3, 2))
+    assert caught.value.message == "input 'x': the value None does not fit float32, at [2, 1]"
+    with pytest.raises(InvalidRequest) as caught:
+        from_numbers("x", DTYPES["uint8"], [256], (1,))
+    assert caught.value.message == "input 'x': the value 256 does not fit uint8"

@@ -97,7 +97,7 @@ def test_the_pad_as_it_is_stored(dtype: str, pad: float, stored: float) -> None:
         (lambda: Tensor("x", "int8", "4"), "tensor 'x': shape is '4'; a tuple was expected"),
         (lambda: Tensor("x", "int8", ("n",)), "tensor 'x': bad dimension 'n'"),
         (lambda: Tensor("x", "int8", (2.0,)), "tensor 'x': bad dimension 2.0"),
-        (lambda: Tensor("x", "bytes"), "tensor 'x': max_bytes belongs to dtype 'bytes'"),
+        (lambda: Tensor("x", "bytes"), "tensor 'x': dtype 'bytes' needs max_bytes"),
         (lambda: Tensor("x", "int8", max_bytes=4), "tensor 'x': max_bytes belongs to"),
         (lambda: Tensor("x", "bytes", max_bytes=0), "tensor 'x': max_bytes must be at least 1"),
         (lambda: Tensor("x", "uint8", pad=-1), "tensor 'x': pad -1 does not fit uint8"),

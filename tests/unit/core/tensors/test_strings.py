@@ -82,6 +82,18 @@ def test_an_element_of_exactly_max_bytes_fits_and_one_more_does_not() -> None:
     refused(TEXT, ["1", "€€€"], text, TooLarge)
 
 
+@pytest.mark.parametrize("value", [[b"ab"] * 40, ["ab"] * 40, ["ab", b"ab"] * 20])
+@pytest.mark.parametrize("make", [list, tuple, lambda value: np.array(value, dtype=object)])
+def test_many_elements_are_checked_as_few_are(value: list[Any], make: Any) -> None:
+    assert rows(TEXT, make(value)).tolist() == [b"ab"] * 40
+    wrong = [*value[:20], None, *value[20:]]
+    refused(TEXT, make(wrong), "input 'text': element 20 is a NoneType; bytes or str was expected")
+    refused(TEXT, make([*value, "\ud800"]), "input 'text': element 40 has a lone surrogate")
+    long = [*value[:30], type(value[30])(value[30]) * 5, *value[31:]]
+    with pytest.raises(TooLarge, match="element 30 has 10 bytes; at most 8 fit"):
+        rows(TEXT, make(long))
+
+
 def test_rows_of_several_strings() -> None:
     many = Tensor("text", "bytes", (Dim(3),), max_bytes=8)
     assert rows(many, [["a", "b"], ["c", "d"]]).tolist() == [[b"a", b"b"], [b"c", b"d"]]

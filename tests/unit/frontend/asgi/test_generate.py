@@ -16,6 +16,7 @@ from batchpool.core.errors import Status
 from batchpool.core.layout.states import SlotState
 from batchpool.frontend.http.connection import Connection
 from batchpool.frontend.http.connection_limits import ConnectionLimits
+from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from tests.unit.frontend.frontend_double import Caller, Edge, calling, edge, request, serving
 from tests.unit.frontend.http.test_waits import deaf_socket
 from tests.unit.frontend.loops import on_loop, until
@@ -70,6 +71,57 @@ async def test_whole_answer(path: str) -> None:
             "finish_reason": "length",
         }
         assert_all_free(it)
+
+
+@on_loop
+async def test_the_id_of_plain_json_comes_back() -> None:
+    async with edge(Story) as it:
+        asked = body() | {"id": "42"}
+        whole = (await it.http.post(WHOLE, json=asked)).json()
+        assert (whole["id"], whole["token"]) == ("42", [11, 12, 13])
+        events = events_of((await it.http.post(EVENTS, json=asked)).text)
+        assert {event["id"] for event in events} == {"42"}
+
+
+@pytest.mark.parametrize("path", [WHOLE, EVENTS, "/v2/models/story/infer"])
+@pytest.mark.parametrize("prompt", [[], [[]]])
+@on_loop
+async def test_an_empty_prompt_is_refused_before_it_takes_a_slot(path: str, prompt: Any) -> None:
+    async with edge(Story) as it:
+        answer = await it.http.post(path, json=body() | {"prompt": prompt})
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+        text = "input 'prompt' is empty; at least 1 of [n, 1..16] was expected"
+        assert answer.json()["error"] == text
+        lane = it.pool.lane_client("story").lane
+        assert not lane.sequence.any(), "no slot was used"
+
+
+@pytest.mark.parametrize("path", [WHOLE, EVENTS])
+@on_loop
+async def test_a_body_longer_than_any_prompt_is_refused_unread(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """By its head where that tells the length, else by what has come."""
+    parsed: list[Any] = []
+    monkeypatch.setattr(HttpEndpoint, "parse", lambda *some: parsed.append(some))
+    monkeypatch.setattr(HttpEndpoint, "parse_long", lambda *some: parsed.append(some))
+    async with edge(Story) as it:
+        most = (256 << 10) + 64 * 16
+        content = json.dumps(body() | {"prompt": [1] * 100_000}).encode()
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for at in range(0, len(content), 1 << 16):
+                yield content[at : at + (1 << 16)]
+
+        for sent, text in ((content, "the body has 3"), (pieces(), "the body is larger than")):
+            answer = await it.http.post(path, content=sent)
+            assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+            assert answer.json()["error"].startswith(text)
+            assert f"{most}" in answer.json()["error"]
+            assert "shorten the prompt" in answer.json()["error"]
+        assert parsed == []
+        await it.http.post(path, content=b"{" + b" " * (most - 2) + b"}")
+        assert len(parsed) == 1
 
 
 @on_loop

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from batchpool.core.layout.states import LaneGate, SlotState
+from batchpool.wire import completions
 from tests.lazy import library
 from tests.unit.frontend.frontend_double import Edge, edge
 from tests.unit.frontend.loops import on_loop, until
@@ -192,10 +193,18 @@ async def test_a_stop_string_ends_the_text_and_its_sequence(tmp_path: Path, stre
         (COMPLETIONS, {"prompt": ["a", "zx " * 50]}, (400, "invalid_request", "prompt[1]"),
          "tokens; the model takes at most 64"),
         (COMPLETIONS, {"prompt": [10**9]}, (400, "invalid_request", "prompt"), "the token 1000"),
-        (COMPLETIONS, {"prompt": "the dog. " * 120_000}, (400, "invalid_request", "prompt"),
+        (COMPLETIONS, {"prompt": "the dog. " * 30_000}, (400, "invalid_request", "prompt"),
          "has more than"),
         (COMPLETIONS, {"n": 2}, (400, "invalid_request", "n"), "1 was expected"),
         (COMPLETIONS, {"max_tokens": 2001}, (400, "invalid_request", "max_tokens"), "most 2000"),
+        (COMPLETIONS, {"prompt": [1] * 65}, (400, "invalid_request", "prompt"),
+         "the prompt has 65 tokens; the model takes at most 64"),
+        (COMPLETIONS, {"prompt": [[1], [1] * 200]}, (400, "invalid_request", "prompt"),
+         "at least 101 tokens; the model takes at most 64"),
+        (COMPLETIONS, {"prompt": "a" * 330_000}, (413, "too_large", None),
+         "at most 327680 are taken here: shorten the prompt"),
+        (CHATS, {"prompt": None, "messages": [{"role": "user", "content": "a" * 270_000}]},
+         (413, "too_large", None), "at most 266240 are taken here: shorten the prompt"),
         (CHATS, {"prompt": None, "messages": []}, (400, "invalid_request", "messages"), "empty"),
         (CHATS, {"prompt": None, "messages": [{"role": "user", "content": "zx " * 50}]},
          (400, "invalid_request", "messages"), "takes at most 64"),
@@ -211,6 +220,28 @@ async def test_a_refusal_keeps_its_status_also_where_a_stream_was_asked_for(
         assert refused(answer)[:3] == expected
         assert text in refused(answer)[3]
         assert_all_free(it)
+
+
+@on_loop
+async def test_numbers_that_no_prompt_has_room_for_are_never_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their commas, and for a model that is not there not even that."""
+    made: list[Any] = []
+
+    def prompts(raw: Any) -> Any:
+        made.append(raw)
+        return [[1]], False
+
+    monkeypatch.setattr(completions, "_prompts", prompts)
+    async with edge(tale(tmp_path)) as it:
+        for members, status in (({}, 400), ({"model": "gone"}, 404)):
+            for prompt in ([1] * 65, [[1, 2]] * 9 + [[1] * 9999]):
+                answer = await it.http.post(COMPLETIONS, content=body(prompt=prompt, **members))
+                assert answer.status_code == status
+        assert made == []
+        assert (await it.http.post(COMPLETIONS, content=body(prompt=[1] * 64))).status_code == 200
+        assert len(made) == 1
 
 
 @on_loop
@@ -231,7 +262,7 @@ async def test_long_prompts_are_encoded_in_the_thread(
         run, works = it.view.background.run, []
 
         def noted(flow: int, work: Any, *rest: Any, **more: Any) -> Any:
-            works.append(work.__name__)
+            works.append(getattr(work, "func", work).__name__)
             return run(flow, work, *rest, **more)
 
         monkeypatch.setattr(it.view.background, "run", noted)
@@ -239,7 +270,7 @@ async def test_long_prompts_are_encoded_in_the_thread(
         assert works == []
         await it.http.post(COMPLETIONS, content=body(prompt="the dog " * 1000))
         assert works == ["_prompts_of_completion"]
-        await it.http.post(COMPLETIONS, content=body(prompt="the dog " * 100_000))
+        await it.http.post(COMPLETIONS, content=body(prompt="the dog " * 36_000))
         assert works[1:] == ["read_completion_request", "_prompts_of_completion"]
         await it.http.post(COMPLETIONS, content=body(prompt=[[66] * 60] * 100))
         await it.http.post(CHATS, json={"model": "tale", "messages": HI * 100})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from zlib import crc32
 
 import numpy as np
 import pytest
 
 from batchpool.core.layout.states import LaneGate
-from batchpool.frontend.http.request_head import flow_of_name
+from batchpool.frontend.http.caller import flow_of, flow_of_name
 from tests.unit.frontend.calls import affine
 from tests.unit.frontend.fast.test_protocol import (
     ROW,
@@ -24,6 +23,8 @@ from tests.unit.frontend.loops import on_loop, until
 from tests.unit.frontend.models import Affine
 from tests.unit.frontend.roads import Visit, same, take
 
+LOCAL = flow_of(b"127.0.0.1")
+
 
 def overload(it: Visit) -> None:
     slots = it.of.pool.lane_client("affine").allocator
@@ -33,8 +34,8 @@ def overload(it: Visit) -> None:
 
 def at_its_share(it: Visit) -> None:
     slots = it.of.pool.lane_client("affine").allocator
-    slots.take(slots.share, crc32(b"127.0.0.1"))
-    slots.take_one(flow_of_name(b"another"))
+    slots.take(slots.share, LOCAL)
+    slots.take_one(flow_of_name(LOCAL, b"another"))
 
 
 def shut(it: Visit, gate: LaneGate) -> None:

@@ -26,6 +26,8 @@ from batchpool.control.task_messages import (
     TaskSubmitted,
 )
 from batchpool.frontend.fast.task_requests import TaskQuestion, task_question
+from batchpool.frontend.http.caller import flow_of
+from batchpool.frontend.http.memory_budget import MemoryReservation
 from batchpool.wire.task_form import unpack_input
 from tests.unit.frontend.frontend_double import calling, edge, request, serving
 from tests.unit.frontend.loops import on_loop, until
@@ -205,6 +207,43 @@ async def test_a_result_counts_as_read_by_a_caller_that_is_there(tmp_path: Path)
             assert [(await there.answer()).body for _ in range(2)] == [b"done", b"done"]
         await until(lambda: isinstance(process.asked[-1], MarkRead), "it is told")
         assert process.asked[-1] == MarkRead((TASK, TASK))
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "asgi"])
+@on_loop
+async def test_a_long_result_that_its_caller_may_not_take_now_is_kept(
+    fast: bool, tmp_path: Path
+) -> None:
+    """Whoever asks for results and reads none does not fill the front end with them."""
+    size = 1 << 20
+    fields = ((b"content-type", b"text/plain"), (b"content-length", b"%d" % size))
+    long = msgspec.structs.replace(DONE, headers=fields, body=bytes(size))
+
+    def answer(message: Message) -> Message:
+        return long if isinstance(message, CollectResult) else replies(message)
+
+    server = {"tasks": True, "socket": str(tmp_path / "s"), "max_body_mib": 1, "max_bodies_mib": 4}
+    async with (
+        TaskProcess(answer).at(tmp_path / "s.tasks") as process,
+        edge(Affine, server=server) as it,
+        serving(it, fast=fast) as site,
+        calling(site) as caller,
+    ):
+        unread = MemoryReservation(it.view.memory, flow_of(b"127.0.0.1"))
+        unread.count(2 * size)
+        ask = get(f"{TASK}/result?wait_s={0 if fast else 0.0}")
+        await caller.send(ask)
+        assert (await caller.answer()).refused == (503, "overloaded")
+        waits = {**ASYNC, "Prefer": "respond-async, wait=5"}
+        await caller.send(request(INFER, bytes(16), headers=waits))
+        kept = await caller.answer()
+        assert (kept.status, kept.headers["location"]) == (202, f"/v2/tasks/{TASK}")
+        unread.release()
+        await caller.send(ask)
+        assert len((await caller.answer()).body) == size
+        await until(lambda: isinstance(process.asked[-1], MarkRead), "it is told")
+        marked = [message.ids for message in process.asked if isinstance(message, MarkRead)]
+        assert marked == [(TASK,)], "once, of three times that it was asked for"
 
 
 def test_a_question_is_one_of_few_spellings() -> None:

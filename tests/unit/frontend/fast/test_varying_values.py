@@ -10,7 +10,7 @@ import pytest
 
 import batchpool
 from batchpool.frontend.fast.known_head import VARYING, varying
-from batchpool.frontend.http.caller import flow_of_name
+from batchpool.frontend.http.caller import flow_of, flow_of_name
 from batchpool.frontend.service.endpoint import Endpoint
 from tests.unit.frontend.calls import affine
 from tests.unit.frontend.fast.test_protocol import ROW, infer, raw
@@ -130,4 +130,4 @@ async def test_the_flow_is_that_of_each_name(monkeypatch: pytest.MonkeyPatch) ->
             await it.take()
 
     assert (await over(True, scenario, Affine)).known == 3
-    assert flows == [flow_of_name(name) for name in names]
+    assert flows == [flow_of_name(flow_of(b"127.0.0.1"), name) for name in names]

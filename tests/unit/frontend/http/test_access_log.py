@@ -225,7 +225,9 @@ async def test_the_log_of_errors_has_no_good_requests(
     assert size["error"].startswith("input 'x': the raw body has 15 bytes; whole rows of ")
     assert size["bytes_in"] == 15
     assert (priority["status"], priority["model"]) == (400, "affine")
-    assert priority["error"] == ("header X-Request-Priority is 'high'; a whole number was expected")
+    assert priority["error"] == (
+        "header X-Request-Priority is 'high'; a whole number from 0 to 255 was expected"
+    )
     assert priority["bytes_in"] == 16
 
 

@@ -102,7 +102,8 @@ async def test_the_flow_is_the_callers(fast: bool, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Endpoint, "submit", noted)
     far = {"X_Forwarded_For": "203.0.113.1"}
     await answers(fast, TRUSTED, raw(**far), raw(**far), raw(**far, X_Client_Id="a"))
-    assert flows == [flow_of(b"203.0.113.1")] * 2 + [flow_of_name(b"a")]
+    origin = flow_of(b"203.0.113.1")
+    assert flows == [origin, origin, flow_of_name(origin, b"a")]
 
 
 @on_loop

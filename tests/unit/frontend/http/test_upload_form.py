@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpool.core.errors import InvalidRequest, PoolError, TooLarge, UnsupportedMediaType
-from batchpool.frontend.http.upload_form import UploadForm
+from batchpool.frontend.http.upload_form import MOST_BYTES_BESIDE, UploadForm
 
 TYPE = {b"content-type": b"multipart/form-data; boundary=b"}
 PURPOSE = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
@@ -81,13 +81,37 @@ def test_another_body_is_refused_by_its_headers(headers: dict[bytes, bytes]) -> 
         (b"--b\r\n" + b"X: y\r\n" * 100, InvalidRequest),
         (b"--b\r\nX: " + b"y" * 100_000, InvalidRequest),
         (PURPOSE.replace(b"batch", b"b" * 5000), TooLarge),
-        (b"".join(PURPOSE.replace(b"purpose", b"p%d" % n) for n in range(40)), TooLarge),
+        (b"".join(PURPOSE.replace(b"purpose", b"p%d" % n) for n in range(40)), InvalidRequest),
         (FILE % (b"a", b"1") + FILE % (b"b", b"2"), InvalidRequest),
+        (b"--b\r\n\r\n\r\n" * 40, InvalidRequest),
+        (FILE % (b"a", b"\r\n--b!" * 100), InvalidRequest),
     ],
 )
 def test_what_a_form_must_not_have_is_refused_at_once(body: bytes, kind: type[PoolError]) -> None:
     with pytest.raises(kind):
         fed(body)
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        (b"", b"\r\n"),
+        (b"", b"--b\r\nX: y\r\n\r\n"),
+        (b"--b\r\n\r\n", b"c"),
+        (b"--b\r\n", b"X: y\r\n"),
+    ],
+)
+def test_a_form_without_a_file_does_not_go_on_for_ever(begin: bytes, piece: bytes) -> None:
+    form, _ = fed(begin)
+    with pytest.raises((InvalidRequest, TooLarge)):
+        for _ in range(MOST_BYTES_BESIDE):
+            form.feed(piece)
+
+
+def test_a_file_is_as_long_as_it_likes_beside_a_small_form() -> None:
+    form, found = fed(PURPOSE + FILE[:-2] % (b"a", b""), *[b"x" * 999 + b"\n"] * 99, b"\r\n" + END)
+    form.check_end()
+    assert len(found) == 99_000
 
 
 @pytest.mark.parametrize(

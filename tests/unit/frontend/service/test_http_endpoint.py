@@ -17,7 +17,8 @@ import pytest
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.reply import Reply
 from batchpool.core.errors import Cancelled, InvalidRequest, Overloaded
-from batchpool.frontend.http.caller import Caller
+from batchpool.core.flows import origin_of
+from batchpool.frontend.http.caller import Caller, flow_of
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.wire.request import InferRequest, OutputChoice
@@ -197,7 +198,9 @@ def test_callers_are_flows_by_their_names_or_addresses() -> None:
     assert len({*flows, crc32(b"alice"), crc32(b"bob")}) == 5
     spoof = RequestHead.of({b"x-client-id": b"10.0.0.1"}, Caller("10.0.0.9")).flow
     assert spoof != flows[2], "who takes another's address as a name does not take its share"
-    assert flows[2] == RequestHead.of({}, Caller("10.0.0.1")).flow == crc32(b"10.0.0.1")
+    assert flows[2] == RequestHead.of({}, Caller("10.0.0.1")).flow == flow_of(b"10.0.0.1")
+    assert [origin_of(flow) for flow in flows] == [flows[2]] * 3
+    assert RequestHead.of({b"x-client-id": b"bob"}, Caller("10.0.0.9")).flow != flows[1]
     assert RequestHead.of({}, Caller("")).flow == 1, "0 would be a client without flows"
 
 

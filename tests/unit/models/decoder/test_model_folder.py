@@ -18,6 +18,7 @@ from batchpool.models.decoder.model_folder import ModelFolder
 
 def folder(path: Path, config: dict[str, Any], **files: Any) -> Path:
     path.mkdir(exist_ok=True)
+    (path / "model.safetensors").touch()
     for name, found in {"config": config, **files}.items():
         (path / f"{name}.json").write_text(json.dumps(found))
     return path
@@ -27,6 +28,13 @@ def made(path: Path, **options: Any) -> CausalLM:
     model = make_instance(CausalLM, "m", {"path": path, **options})
     assert isinstance(model, CausalLM)
     return model
+
+
+def test_a_folder_without_weights_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    path = folder(tmp_path, {"model_type": "llama", "max_position_embeddings": 512})
+    (path / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no weights .* model\.safetensors was expected"):
+        make_instance(CausalLM, "m", {"path": path})
 
 
 def test_the_declaration_comes_from_the_folder(tmp_path: Path) -> None:

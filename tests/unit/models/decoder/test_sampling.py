@@ -78,13 +78,15 @@ def test_a_choice_among_the_likeliest_is_that_among_all(monkeypatch: pytest.Monk
     rows = logits(len(CHOICES)).bfloat16()  # so few digits that many are equal
     samplings = [sampling.Sampling(*choice, seed=at) for at, choice in enumerate(CHOICES)]
     positions = list(range(len(CHOICES)))
+    monkeypatch.setattr(sampling, "_FEW_CANDIDATES", VOCABULARY)
     wanted = sampling.sampled(rows, samplings, positions)  # the vocabulary is small
+    monkeypatch.setattr(sampling, "_FEW_CANDIDATES", 0)
     certain: list[bool] = []
     among = sampling._among_candidates
 
     def counted(*given: Any) -> Any:
         found = among(*given)
-        certain.extend(found[1])
+        certain.extend(found[1].tolist())
         return found
 
     monkeypatch.setattr(sampling, "_among_candidates", counted)
@@ -92,6 +94,36 @@ def test_a_choice_among_the_likeliest_is_that_among_all(monkeypatch: pytest.Monk
         monkeypatch.setattr(sampling, "_CANDIDATES", candidates)
         assert sampling.sampled(rows, samplings, positions).tolist() == wanted.tolist()
     assert 20 < sum(certain) < len(certain) - 20
+
+
+def test_a_choice_of_few_is_that_among_all_unless_very_many_are_equal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of tokens as likely as the last one that is let in, those count that are looked at."""
+    some = [(temperature, k, p) for temperature in (0.5, 2.0) for k in (1, 7, 64) for p in (0.3, 1)]
+    rows = logits(len(some) + 1).bfloat16()
+    samplings = [sampling.Sampling(*choice, seed=at) for at, choice in enumerate(some)]
+    samplings.append(sampling.Sampling(1.0, 0, 1.0, 3))  # among all, in the same call
+    positions = list(range(len(rows)))
+    found = sampling.sampled(rows, samplings, positions)
+    monkeypatch.setattr(sampling, "_FEW_CANDIDATES", VOCABULARY)
+    assert found.tolist() == sampling.sampled(rows, samplings, positions).tolist()
+    monkeypatch.undo()
+    equal = torch.ones((1, VOCABULARY))
+    same = [sampling.Sampling(1.0, 3, 1.0, 0)] * VOCABULARY
+    drawn = sampling.sampled(equal.expand(VOCABULARY, -1), same, range(VOCABULARY))
+    assert 64 < len(set(drawn.tolist())) <= sampling._FEW_CANDIDATES
+
+
+def test_rows_that_are_chosen_among_all_after_all_keep_their_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sampling, "_CANDIDATES", 8)
+    rows = logits(2)
+    uncertain, unbounded = sampling.Sampling(2.0, 0, 0.99, 1), sampling.Sampling(1.0, 0, 1.0, 2)
+    found = sampling.sampled(rows, [uncertain, unbounded], [5, 6])
+    assert found[0] == sampling.sampled(rows[:1], [uncertain], [5])[0]
+    assert found[1] == sampling.sampled(rows[1:], [unbounded], [6])[0]
 
 
 def test_tokens_come_as_often_as_they_are_likely() -> None:

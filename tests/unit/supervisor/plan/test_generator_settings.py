@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 import batchpool as bp
+from batchpool.core.config.ready_models import READY_MODELS
+from batchpool.core.config.schema import ModelConfig
 from batchpool.core.errors import ConfigError
 from batchpool.core.layout.segments import worker_layout_of
 from batchpool.model import spec_of
 from batchpool.supervisor.plan.plan import ModelPlan
+from batchpool.supervisor.plan.text_notes import text_notes
 from tests.unit.supervisor.plan.test_plan import SMALL, plan
 
 
@@ -85,3 +88,12 @@ def test_no_more_rows_wait_than_sixteen_times_those_that_run() -> None:
     assert found == {1: 16, 8: 128, 48: 1024, 64: 1024, 256: 4096, 1000: 4096}
     assert generator(max_batch=8, slots=2000).slots == 2000
     assert plan(max_batch=8).models[0].slots == 4096, "of another model"
+
+
+def test_a_decoder_whose_folder_has_no_tokenizer_is_noted() -> None:
+    """Its own text endpoints would be 400 alone; other generators may make sounds."""
+    causal_lm = ModelConfig(import_name=READY_MODELS["causal_lm"])
+    (note,) = text_notes(causal_lm, SPEC)
+    assert "there is no tokenizer.json in its folder" in note
+    assert text_notes(causal_lm, replace(SPEC, text=bp.Text("tokenizer.json"))) == ()
+    assert generator().notes == ()

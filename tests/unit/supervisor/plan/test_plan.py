@@ -321,9 +321,9 @@ def test_the_text_says_it_all() -> None:
         "  url            http://127.0.0.1:8000\n"
         f"  socket         {SOCKET}\n"
         "  front ends     2\n"
-        "  shared memory  31.6 MiB reserved at start\n"
+        "  shared memory  31.7 MiB reserved at start\n"
         "  local clients  at most 3, 60.3 MiB each, reserved when they attach:"
-        " up to 180.9 MiB more"
+        " up to 181.0 MiB more"
     )
 
 

@@ -31,6 +31,7 @@ from batchpool.batcher.mapped_lanes import MappedLanes
 from batchpool.batcher.metrics import End
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.probation import Probation
+from batchpool.batcher.row_order import in_order_of_slots
 from batchpool.batcher.sequence_completion import SequenceCompletion
 from batchpool.batcher.sequence_dispatch import SequenceDispatch
 from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
@@ -40,16 +41,10 @@ from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.decide import NEVER_NS, Limits, decide
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import (
-    FEW,
     I64,
-    QUEUE_COLUMNS,
     QueueColumn,
-    all_equal,
-    every,
 )
 from batchpool.shm.stats.flight_recorder import FlightRecorder
-
-_NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
 
 
 class Batcher:
@@ -115,7 +110,7 @@ class Batcher:
         lane = self.lanes.start_closing(number, evict=True)
         if lane is not None:
             for model in self.models[lane.model].onward():
-                self.completion.end(model, _take_rows(model, lane), Status.NOT_READY)
+                self.completion.end(model, model.take_lane(lane.number), Status.NOT_READY)
             self.lanes.unmap_if_idle(lane)
 
     def close_lane(self, number: int) -> None:
@@ -124,7 +119,7 @@ class Batcher:
         lane = self.lanes.start_closing(number, evict=False)
         if lane is not None:
             for model in self.models[lane.model].onward():
-                model.metrics.end(End.CLIENT_GONE, _take_rows(model, lane).shape[1])
+                model.metrics.end(End.CLIENT_GONE, model.take_lane(lane.number).shape[1])
             self.lanes.unmap_if_idle(lane)
 
     def add_worker(self, worker: WorkerProxy, change: int = 0) -> None:
@@ -352,7 +347,7 @@ class Batcher:
         """
         # Neighbouring slots side by side: an extent is one copy.
         if rows.shape[1] > 1:
-            rows = _in_order_of_slots(rows)
+            rows = in_order_of_slots(rows)
         parts = self.lanes.by_lane(rows)
         cancels = sum([lane.cancels_heard for lane, _ in parts])
         batch = worker.prepare(rows, reason, now_ns, self._next_number(), cancels)
@@ -362,22 +357,3 @@ class Batcher:
         worker.publish(batch)
         batch.queued_ns = model.metrics.dispatch(rows[model.waits_since], reason, now_ns)
         return batch
-
-
-def _in_order_of_slots(rows: I64) -> I64:
-    """The rows by lane, then slot. Those of one call, in one lane, mostly have that order."""
-    lanes, slots = rows[QueueColumn.LANE], rows[QueueColumn.SLOT]
-    if rows.shape[1] > FEW:
-        if all_equal(lanes) and every(slots[1:] > slots[:-1]):
-            return rows
-        return rows.take(np.lexsort((slots, lanes)), axis=1)
-    places = list(zip(lanes.tolist(), slots.tolist(), strict=True))
-    order = sorted(range(len(places)), key=places.__getitem__)
-    return rows if order == list(range(len(places))) else rows.take(order, axis=1)
-
-
-def _take_rows(model: ModelQueue, lane: AdmittedLane) -> I64:
-    """Take the lane's rows out of the stage's queue and out of its suspects."""
-    found = np.flatnonzero(model.queue.view()[QueueColumn.LANE] == lane.number)
-    queued = model.queue.drop(found) if len(found) else _NO_ROWS
-    return np.concatenate([queued, model.suspects.take_lane(lane.number)], axis=1)

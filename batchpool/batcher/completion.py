@@ -23,12 +23,13 @@ import numpy as np
 from batchpool.batcher.mapped_lanes import LaneParts, MappedLanes
 from batchpool.batcher.metrics import END_OF, End, Retry
 from batchpool.batcher.model_queue import ModelQueue
+from batchpool.batcher.row_order import in_order_of_service
 from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.stage_numbers import entry_of
 from batchpool.core.layout.states import BatchOutcome, SlotState
 from batchpool.core.scheduler.batch_sizes import smaller_size
-from batchpool.core.scheduler.queue import FEW, I64, QueueColumn
+from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.core.tensors.dtypes import Array
 from batchpool.shm.lane import Origin
 from batchpool.shm.stats.flight_recorder import LOST, FlightRecorder
@@ -227,7 +228,7 @@ class Completion:
             lane.enter_stage(part, following.stage)
         if n := onward.shape[1]:
             if n > 1:
-                onward = onward.take(_in_order_of_service(onward), axis=1)
+                onward = onward.take(in_order_of_service(onward), axis=1)
             following.queue.append(onward, self.now_ns)
             if self.now_ns:
                 following.traffic.arrived(n, self.now_ns)
@@ -271,7 +272,7 @@ class Completion:
 
     def _put_back(self, model: ModelQueue, batch: DispatchedBatch, rows: I64) -> None:
         """Put rows of a batch, which are sorted by slot, back into the order of service."""
-        model.queue.prepend(rows[:, _in_order_of_service(rows)], batch.number)
+        model.queue.prepend(rows[:, in_order_of_service(rows)], batch.number)
 
     def _run_in_parts(self, model: ModelQueue, batch: DispatchedBatch) -> None:
         """Queue the rows of a batch again in which the model refused one without naming it."""
@@ -343,15 +344,3 @@ def _by_status(rows: I64, parts: LaneParts) -> tuple[I64, I64, Array]:
     statuses = np.concatenate([lane.lane.status[part[QueueColumn.SLOT]] for lane, part in parts])
     good = statuses == _STATUS_OK
     return rows[:, good], rows[:, ~good], statuses[~good]
-
-
-def _in_order_of_service(rows: I64) -> I64:
-    """Positions of rows that were taken from one queue, in the order in which it had them."""
-    n = rows.shape[1]
-    if n > FEW:
-        keys = (QueueColumn.SUBMIT_NS, QueueColumn.RETURN, QueueColumn.KEY)
-        order: I64 = np.lexsort([rows[column] for column in keys])
-        return order
-    columns = (QueueColumn.KEY, QueueColumn.RETURN, QueueColumn.SUBMIT_NS)
-    places = list(zip(*[rows[column].tolist() for column in columns], strict=True))
-    return np.array(sorted(range(n), key=places.__getitem__), dtype=np.int64)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from batchpool.batcher.metrics import BatcherMetrics
 from batchpool.core.scheduler.background import BackgroundWatch
 from batchpool.core.scheduler.decide import Limits, WorkerView
 from batchpool.core.scheduler.estimators import ArrivalEstimator
 from batchpool.core.scheduler.latency_target import why_out_of_reach
-from batchpool.core.scheduler.queue import Queue, QueueColumn
+from batchpool.core.scheduler.queue import I64, Queue, QueueColumn
 from batchpool.core.scheduler.suspect_rows import SuspectRows
 from batchpool.core.tensors.stages import Stage
 
@@ -71,6 +73,11 @@ class ModelQueue:
         """The failed batches after which a row that fails alone gets the error. lost: their worker
         died, else the model raised."""
         return self.attempts if lost else min(self.attempts, _MODEL_ATTEMPTS)
+
+    def take_lane(self, lane: int) -> I64:
+        """Take a lane's rows out of the queue and out of the suspects, in this order."""
+        found = np.flatnonzero(self.queue.view()[QueueColumn.LANE] == lane)
+        return np.concatenate([self.queue.drop(found), self.suspects.take_lane(lane)], axis=1)
 
     def onward(self) -> Iterator[ModelQueue]:
         """This stage, then those that follow it."""

@@ -71,7 +71,7 @@ def test_windows_of_sorted_texts_come_from_everywhere() -> None:
 
 
 def test_a_turn_counts_texts_times_and_cpu() -> None:
-    seen = {"texts": 4, "seconds": 2.0, "cpu_s": 0.1, "took_ms": [1.0, 2.0, 3.0, 9.0]}
+    seen = {"answers": 4, "seconds": 2.0, "cpu_s": 0.1, "took_ms": [1.0, 2.0, 3.0, 9.0]}
     figures = turn(Way("x", lambda at_once, seconds: seen, None), 1, 2.0)
     assert figures == {"texts/s": 2.0, "p50 ms": 2.5, "p99 ms": 9.0, "CPU ms a text": 25.0}
 

@@ -54,6 +54,6 @@ def test_the_loop_without_a_pool_answers_every_request(tmp_path: Path, at_once: 
     requests = [Request([1 + at, 2], 1 + at % 5) for at in range(12)]
     load = Load(requests, at_once)
     assert max(max(each.prompt) for each in requests) < VOCABULARY
-    answers = bare.Bare(llama(tmp_path), "cpu", 4, load).run(load)
+    answers = bare.Bare(llama(tmp_path), "cpu", 4, bare.options_of(load)).run(load)
     assert [len(answer.tokens) for answer in answers] == [each.tokens for each in requests]
     assert all(answer.came_s == sorted(answer.came_s) for answer in answers)

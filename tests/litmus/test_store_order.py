@@ -207,36 +207,41 @@ def test_a_cancel_word_stands_before_its_count() -> None:
 # -- the batcher ----------------------------------------------------------------------------
 
 
-def batchers_lane(lane_client: LaneClient, order: list[str]) -> AdmittedLane:
+# The rows, and up to how many they are plain numbers for the batcher, each stored by itself.
+BY_NUMBERS_AND_ARRAYS = pytest.mark.parametrize(("n", "few"), [(1, 16), (3, 16), (3, 1)])
+
+
+def batchers_lane(lane_client: LaneClient, order: list[str], few: int) -> AdmittedLane:
     lane = Lane(
         SPEC, lane_client.lane.memory, lane_client.lane.layout, lambda: order.append("fence")
     )
-    return AdmittedLane(0, 1, 0, lane, lambda: order.append("bell"))
+    return AdmittedLane(0, 1, 0, lane, lambda: order.append("bell"), few=few)
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_the_batcher_admits_before_it_moves_the_head(n: int) -> None:
+@BY_NUMBERS_AND_ARRAYS
+def test_the_batcher_admits_before_it_moves_the_head(n: int, few: int) -> None:
     order: list[str] = []
     lane_client = new_lane_client(order)
     lane_client.submit(rows_of(n), 1, 2)
     lane_client.flush()
-    side = batchers_lane(lane_client, order)
+    side = batchers_lane(lane_client, order, few)
     order.clear()
     side.admit()
-    assert order == ["attempt", "state", "sq_head"]
+    assert order == ["attempt", "state"] * (n if n <= few else 1) + ["sq_head"]
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_the_batcher_writes_done_then_the_entry_then_rings(n: int) -> None:
+@BY_NUMBERS_AND_ARRAYS
+def test_the_batcher_writes_done_then_the_entry_then_rings(n: int, few: int) -> None:
     order: list[str] = []
     lane_client = new_lane_client(order)
     lane_client.submit(rows_of(n), 1, 2)
     lane_client.flush()
-    side = batchers_lane(lane_client, order)
+    side = batchers_lane(lane_client, order, few)
     rows = side.admit()
     order.clear()
     side.complete(rows[QueueColumn.SLOT], rows[QueueColumn.SEQUENCE])
-    assert order == ["state", "cq", "fence", "cq_tail", "bell"]
+    stores = n if n <= few else 1
+    assert order == [*["state"] * stores, *["cq"] * stores, "fence", "cq_tail", "bell"]
 
 
 def test_the_client_takes_a_completion_before_it_moves_the_head() -> None:
@@ -244,7 +249,7 @@ def test_the_client_takes_a_completion_before_it_moves_the_head() -> None:
     lane_client = new_lane_client(order)
     pending = lane_client.submit(rows_of(1), 1, 2)
     lane_client.flush()
-    side = batchers_lane(lane_client, order)
+    side = batchers_lane(lane_client, order, 16)
     rows = side.admit()
     side.complete(rows[QueueColumn.SLOT], rows[QueueColumn.SEQUENCE])
     order.clear()

@@ -8,6 +8,7 @@ In reading order:
     decision        Decision and Dispatch: what is decided
     decide          decide: batches to dispatch, rows to expire or refuse, next wake-up
     shares          the rows of each idle worker, of stages on the CPU
+    waits           how long rows wait for others
     estimators      ServiceTime and ArrivalEstimator: batch times and arrivals, measured online
     latency_target  batch size limit and early refusal for a 99th percentile target
     size_buckets    SizeBuckets: rows of similar dynamic sizes share batches

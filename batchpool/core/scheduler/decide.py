@@ -61,11 +61,12 @@ import numpy.typing as npt
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.background import BACKGROUND_KEY, rows_beside
 from batchpool.core.scheduler.decision import Decision, Dispatch
-from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
+from batchpool.core.scheduler.estimators import ArrivalEstimator
 from batchpool.core.scheduler.latency_target import cap_of, expected_late
 from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.queue import I64, QueueColumn, all_equal, least
 from batchpool.core.scheduler.shares import able, share_of
+from batchpool.core.scheduler.waits import wait_of
 
 __all__ = ["NEVER_NS", "Decision", "Dispatch", "Limits", "WorkerView", "decide"]
 
@@ -73,7 +74,6 @@ AHEAD = 2  # full batches in flight beyond `depth`, where batches are short
 # A shorter batch is over before the batcher has seen the end of the batch before it and sent
 # another one, which takes two wake-ups and a step.
 _SHORT_NS = 1_000_000
-_HEAVY_LOAD = 0.5  # share of the workers' capacity; above it waits may reach max_wait_peak
 # The most frequent reasons: looking a member up in its enum is slow.
 _FULL, _IDLE = DispatchReason.FULL, DispatchReason.IDLE
 
@@ -347,40 +347,11 @@ class _Round:
         most: the most rows of a batch of their bucket.
         """
         limits, time = self.limits, self.workers[number].time
-        reason, until_ns = self._policy_limit(number, n, most, oldest_ns)
+        reason, until_ns = wait_of(
+            self.now_ns, n, most, oldest_ns, limits, time, self.traffic, len(self.workers)
+        )
         if time is not None and time.known:
             latest_ns = deadline_ns - int(time.high_ns(limits.padded(n))) - limits.later_ns
             if latest_ns < until_ns:
                 reason, until_ns = DispatchReason.DEADLINE, latest_ns
         return (reason if self.now_ns >= until_ns else None), until_ns
-
-    def _policy_limit(
-        self, number: int, n: int, most: int, oldest_ns: int
-    ) -> tuple[DispatchReason, int]:
-        """(reason, end of the wait): how long the policy lets n rows wait for others."""
-        limits, traffic, time = self.limits, self.traffic, self.workers[number].time
-        if not limits.adaptive:
-            reason = DispatchReason.WAIT if limits.max_wait_ns else DispatchReason.IDLE
-            return reason, oldest_ns + limits.max_wait_ns
-        if traffic is None or time is None or not time.known:
-            return _IDLE, oldest_ns
-        worth_ns = traffic.worth_until_ns(n, time, len(self.workers), most)
-        if worth_ns <= self.now_ns:
-            return _IDLE, oldest_ns
-        most_ns = float(limits.max_wait_ns)
-        if self._is_heavy_load(time, traffic, most):
-            most_ns = max(most_ns, limits.max_wait_peak_ns)
-        if limits.target_ns:
-            most_ns = max(0.0, min(most_ns, limits.within_ns - time.high_ns(n + int(traffic.rows))))
-        wait_ns = oldest_ns + int(most_ns)
-        return (
-            (DispatchReason.WAIT, wait_ns)
-            if wait_ns <= worth_ns
-            else (DispatchReason.IDLE, worth_ns)
-        )
-
-    def _is_heavy_load(self, time: ServiceTime, traffic: ArrivalEstimator, most: int) -> bool:
-        """True if rows come in faster than `_HEAVY_LOAD` of the rate that the workers can run in
-        batches of `most` rows."""
-        capacity_per_s = len(self.workers) * most / max(1e-9, time.mean_ns(most) / 1e9)
-        return traffic.rows_per_s > _HEAVY_LOAD * capacity_per_s

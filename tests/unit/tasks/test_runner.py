@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from batchpool.client.pool_facts import ModelFacts
@@ -300,7 +301,7 @@ def test_a_task_that_cannot_be_read_fails_alone(damage: dict[str, Any]) -> None:
         desk = Desk()
         bad, good = await desk.submit([1]), await desk.submit([2])
         task = desk.shelf.tasks[bad]
-        task.task = replace(task.task, **damage)
+        task.task = msgspec.structs.replace(task.task, **damage)
         async with running(desk):
             await desk.until_state(bad, "failed")
             await desk.until_state(good, "done")

@@ -12,7 +12,7 @@ bfloat16             uint16, and in the field's metadata batchpool.datatype = BF
 
 from __future__ import annotations
 
-import sys
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -38,9 +38,11 @@ def arrow() -> Any:
     return pyarrow
 
 
-def is_loaded() -> bool:
-    """True once pyarrow is loaded, which takes tenths of a second."""
-    return "pyarrow.ipc" in sys.modules and "pyarrow.compute" in sys.modules
+def load() -> None:
+    """Load pyarrow, if it is installed: that takes tenths of a second, and seconds where its files
+    were not read lately, in which no thread of the process does anything else."""
+    with suppress(UnsupportedMediaType):
+        arrow()
 
 
 @cache

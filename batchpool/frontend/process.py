@@ -60,6 +60,7 @@ from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.heartbeat import Heartbeats, beat_interval_ns, frontend_word
 from batchpool.shm.stats.counters import Counters
 from batchpool.shm.stats.flight_recorder import FlightRecorder
+from batchpool.wire.forms import FORMS
 
 _LOG = logging.getLogger("batchpool.frontend")
 _EXIT_OK, _EXIT_LOST = 0, 1
@@ -109,6 +110,7 @@ def main(argv: Sequence[str]) -> int:
     except (PoolError, ConfigError) as exc:
         _LOG.error("cannot join the pool: %s", exc)
         return _EXIT_LOST
+    FORMS.load()  # the first body of a form would hold up all other requests
     _raise_gc_thresholds()
 
     def beat() -> None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from batchpool.arrow.types import is_loaded
+from batchpool.arrow.types import load
 from batchpool.core.errors import UnsupportedMediaType
 from batchpool.core.tensors.dtypes import Array
 from batchpool.wire.arrow_form import ArrowForm
@@ -93,8 +93,8 @@ class WireForm:
     lengths: the values of Inference-Header-Content-Length that select it.  bind: makes the form
     of one model.  text_bytes: how many bytes of a body of a given size are parsed value by value,
     as text is, which takes long where they are many.  request_note, answer_note: for the API's
-    description.  is_slow: whether that parsing may take long for this decoded body.  is_loaded:
-    False while the first `parse` would load a large library; None for a form that needs none.
+    description.  is_slow: whether that parsing may take long for this decoded body.  load: loads
+    the libraries that the first `parse` would load, if they are installed.
     """
 
     name: str
@@ -106,7 +106,7 @@ class WireForm:
     answer_note: str
     # JSON that does not begin as an object is refused at its first byte, or is no JSON.
     is_slow: Callable[[Body], bool] = begins_as_json
-    is_loaded: Callable[[], bool] | None = None
+    load: Callable[[], None] | None = None
 
     @property
     def media_type(self) -> str:
@@ -133,6 +133,12 @@ class WireForms:
                             f" {media_type.decode()} with a JSON length {length.name}"
                         )
                     row[length] = form
+
+    def load(self) -> None:
+        """Load what the first bodies of the forms would load."""
+        for form in self.entries:
+            if form.load is not None:
+                form.load()
 
     def of(self, headers: Headers) -> WireForm:
         """The form that these headers select; UnsupportedMediaType where there is none."""
@@ -290,7 +296,7 @@ FORMS = WireForms(
             text_bytes=_no_text,
             request_note="A stream of Arrow IPC with a column for each input.",
             answer_note="The same, with a column for each output.",
-            is_loaded=is_loaded,
+            load=load,
         ),
         WireForm(
             name="arrow lists",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -35,6 +36,13 @@ def ask(pool: Pool, model: str, body: bytes, **headers: str) -> httpx.Response:
         headers={"Content-Type": TYPE, **headers},
         timeout=60,
     )
+
+
+def test_front_ends_have_loaded_pyarrow_before_the_first_body(everyday: Pool) -> None:
+    """Loading it then would hold up all other requests, for seconds where its files are cold."""
+    assert everyday.pids("frontend")
+    for pid in everyday.pids("frontend"):
+        assert "libarrow" in Path(f"/proc/{pid}/maps").read_text()
 
 
 def test_rows_go_in_and_come_out_as_arrow(everyday: Pool) -> None:

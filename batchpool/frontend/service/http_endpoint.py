@@ -145,8 +145,7 @@ class HttpEndpoint:
         if size > _LONG_COMPRESSED_BYTES and head.headers.get(b"content-encoding"):
             return True
         if size <= _LONG_JSON_BYTES:
-            is_loaded = head.form.is_loaded
-            return is_loaded is not None and not is_loaded()
+            return False
         if self._takes_bytes:
             return True
         return head.form.text_bytes(head.headers, size) > _LONG_JSON_BYTES

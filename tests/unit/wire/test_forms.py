@@ -140,6 +140,16 @@ def test_a_form_is_added_by_one_entry() -> None:
         codec.parse(headers | {b"inference-header-content-length": b"5"}, b"")
 
 
+def test_the_libraries_of_forms_are_loaded_if_they_are_installed() -> None:
+    loaded: list[str] = []
+    others = [
+        replace(CSV, name=name, media_types=(name.encode(),)) for name in ("text/b", "text/c")
+    ]
+    forms = WireForms([replace(CSV, load=lambda: loaded.append("csv")), *others])
+    forms.load()
+    assert loaded == ["csv"]
+
+
 def test_two_forms_cannot_be_selected_by_the_same_headers() -> None:
     twin = replace(CSV, name="tsv")
     with pytest.raises(ValueError, match="csv and tsv both take text/csv"):

@@ -172,6 +172,7 @@ def test_brokers_that_do_not_answer_are_named(pool: Pool, broker: str, tmp_path:
     assert "Unclosed" not in log.read_text()
 
 
+@pytest.mark.long
 def test_a_topic_that_is_not_there_is_told_and_waited_for_until_a_signal(
     pool: Pool, broker: str, tmp_path: Path
 ) -> None:

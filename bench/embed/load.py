@@ -40,8 +40,10 @@ def embeddings_body(text: str) -> dict[str, Any]:
 
 
 def parse_infer(head: bytes, body: bytes) -> Vectors:
-    length = head.lower().partition(b"inference-header-content-length:")[2].split()[0]
-    return np.frombuffer(body, np.float32, offset=int(length))
+    """The vector is the last of the outputs."""
+    length = int(head.lower().partition(b"inference-header-content-length:")[2].split()[0])
+    *_, last = json.loads(body[:length])["outputs"]
+    return np.frombuffer(body[-last["parameters"]["binary_data_size"] :], np.float32)
 
 
 def parse_embeddings(head: bytes, body: bytes) -> Vectors:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import itertools
 import json
 import tempfile
 import time
@@ -39,8 +38,8 @@ from batchpool.client.control import ask_status
 from bench.load.picture_sender import best_label, read_pictures
 from bench.support.children import Child, together
 from bench.support.machine import percentile, report, spread
+from bench.support.rounds import Rounds, cores_used, run_in_turns
 from bench.support.serving import Served, serving
-from bench.text_rates import Rounds, cores_used
 
 _PICTURES, _WIDTH, _HEIGHT = 64, 500, 375
 _BATCH = 64  # pictures of a batch of the network alone
@@ -201,10 +200,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             decoding,
             alone,
         ]
-        for turn, run in itertools.product(range(args.rounds + 1), turns):
-            run()
-            if turn == 0 and run is turns[-1]:
-                rounds.clear()  # the first round warms up
+        run_in_turns(turns, args.rounds, rounds)
         cut = cut_picture(served, read_pictures(folder))
     figures: dict[str, Any] = {of: spread(values, 2) for of, values in rounds.items()}
     figures["preprocess"] = status["preprocess"]

@@ -17,15 +17,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import itertools
 import json
 import os
 import subprocess
 import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,9 @@ from bench.embed.load import infer_body
 from bench.embed.texts_file import COSINE, Known
 from bench.http import need_wrk
 from bench.load import heads as load_heads
-from bench.process_cost import ran_ns
 from bench.support.children import Child, together
 from bench.support.machine import report, spread
+from bench.support.rounds import Rounds, cores_used, run_in_turns
 from bench.support.serving import Served, serving
 from bench.support.texts import make_texts
 
@@ -47,8 +46,6 @@ _TEXTS = 400
 _LOAD = Path(__file__).parent / "load"
 _WINDOW, _SINGLES = 256, 128
 _CALL = 256  # texts of one call of the tokenizer alone
-
-Rounds = dict[str, list[float]]
 
 
 def known_texts(tokenizer: str) -> Known:
@@ -95,20 +92,6 @@ def run_wrk(
     if found["wrong"] or found["other"] or found["broken"] or not found["right"]:
         raise SystemExit(f"not every answer was right: {found}")
     return found
-
-
-@contextmanager
-def cores_used(served: Served, rounds: Rounds, of: str) -> Iterator[None]:
-    """Adds the cores that each role of the pool uses meanwhile."""
-    pids = served.pids()
-    before, begun_ns = {name: ran_ns(pid) for name, pid in pids.items()}, time.monotonic_ns()
-    yield
-    took_ns = time.monotonic_ns() - begun_ns
-    used: Counter[str] = Counter()
-    for name, pid in pids.items():
-        used[name.split()[0]] += ran_ns(pid) - before[name]
-    for role, spent_ns in used.items():
-        rounds[f"{of}: cores, {role}"].append(spent_ns / took_ns)
 
 
 def tokenizer_alone(known: Known, path: str, seconds: float) -> float:
@@ -162,10 +145,7 @@ def measure(args: argparse.Namespace, folder: Path, known: Known) -> dict[str, A
                 tokenizer_alone(known, args.tokenizer, min(2.0, args.seconds))
             ),
         ]
-        for turn, run in itertools.product(range(args.rounds + 1), turns):
-            run()
-            if turn == 0 and run is turns[-1]:
-                rounds.clear()  # the first round warms up
+        run_in_turns(turns, args.rounds, rounds)
         status = ask_status(served.socket)["models"]["minilm"]
         for stage, counts in status["stages"].items():
             rounds[f"rows of a batch of {stage}, mean of all"].append(counts["mean_batch"])

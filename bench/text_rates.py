@@ -147,7 +147,7 @@ def measure(args: argparse.Namespace, folder: Path, known: Known) -> dict[str, A
         ]
         run_in_turns(turns, args.rounds, rounds)
         status = ask_status(served.socket)["models"]["minilm"]
-        for stage, counts in status["stages"].items():
+        for stage, counts in status.get("stages", {}).items():
             rounds[f"rows of a batch of {stage}, mean of all"].append(counts["mean_batch"])
     figures: dict[str, Any] = {of: spread(values, 2) for of, values in rounds.items()}
     figures["ready after, s"] = round(ready_s, 1)

@@ -87,7 +87,7 @@ class MemoryBudget:
         most = self.max_bytes - 2 * (self.max_bytes // _RESERVE)
         if held_bytes > most and self.held_bytes > self.max_bytes // _RESERVE:
             raise self._used_up()
-        mine = self._callers.get(flow, 0)
+        mine = self.held_for(flow)
         if mine and flow and mine + size > _SHARE * (most - held_bytes):
             raise self._above_share()
 

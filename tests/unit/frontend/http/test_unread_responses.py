@@ -13,6 +13,7 @@ import pytest
 
 import batchpool as bp
 from batchpool.core.errors import Overloaded
+from batchpool.core.flows import named_flow
 from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
 from tests.unit.frontend.frontend_double import Site, calling, edge, request, serving
 from tests.unit.frontend.http.test_waits import deaf_socket
@@ -40,8 +41,9 @@ def test_one_caller_leaves_something_to_the_others() -> None:
         memory.check_response(1, 40)
         MemoryReservation(memory, 1).count(40)
         assert memory.held_bytes == unread + 40
-    with pytest.raises(Overloaded, match="this caller's requests and responses"):
-        memory.check_response(1, 40)
+    for flow in (1, named_flow(1, 7)):  # under whatever name
+        with pytest.raises(Overloaded, match="this caller's requests and responses"):
+            memory.check_response(flow, 40)
     memory.check_response(2, 100)
     MemoryReservation(memory, 2).count(100)
     with pytest.raises(Overloaded, match="all of the memory"):

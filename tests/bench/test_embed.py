@@ -56,8 +56,13 @@ def test_answers_of_each_form_are_read(form: str) -> None:
     assert "a text" in json.dumps(make_body("a text"))
     vector = np.array([1, 2, 3], np.float32)
     if form == "infer":
-        head = b"HTTP/1.1 200 OK\r\nInference-Header-Content-Length: 2\r\n\r\n"
-        body = b"{}" + vector.tobytes()
+        sizes = {"prompt_tokens": 8, "embedding": vector.nbytes}
+        outputs = [
+            {"name": name, "parameters": {"binary_data_size": n}} for name, n in sizes.items()
+        ]
+        told = json.dumps({"outputs": outputs}).encode()
+        head = b"HTTP/1.1 200 OK\r\nInference-Header-Content-Length: %d\r\n\r\n" % len(told)
+        body = told + bytes(8) + vector.tobytes()
     else:
         head = b"HTTP/1.1 200 OK\r\n\r\n"
         coded = base64.b64encode(vector.tobytes()).decode()

@@ -40,10 +40,7 @@ from batchpool.core.errors import Status
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.decide import NEVER_NS, Limits, decide
 from batchpool.core.scheduler.estimators import ServiceTime
-from batchpool.core.scheduler.queue import (
-    I64,
-    QueueColumn,
-)
+from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -47,14 +47,7 @@ def mapped_columns(
     for name, column in found.items():
         if names is None:
             continue
-        parts = parts_of(column, names)
-        for part in parts:
-            if part not in names:
-                listed = ", ".join(map(repr, names))
-                raise ConfigError(
-                    f"--map {name}={column}: there is no column {part!r}; {listed} are"
-                )
-        check_joined(inputs[name], column, parts)
+        _check_parts(inputs[name], column, names, f"{', '.join(map(repr, names))} are")
     for name in required:
         if name not in found:
             listed = ", ".join(map(repr, names or ()))
@@ -63,6 +56,18 @@ def mapped_columns(
                 f" columns {listed}; say which with --map {name}=COLUMN{_or_several(inputs[name])}"
             )
     return {name: found[name] for name in inputs if name in found}
+
+
+def _check_parts(tensor: Tensor, column: str, known: Collection[str], there_are: str) -> None:
+    """ConfigError for a name of `--map` that stands for columns which are not there, or that the
+    input does not take. there_are: the columns, for the message."""
+    parts = parts_of(column, known)
+    for part in parts:
+        if part not in known:
+            raise ConfigError(
+                f"--map {tensor.name}={column}: there is no column {part!r}; {there_are}"
+            )
+    check_joined(tensor, column, parts)
 
 
 def _or_several(tensor: Tensor) -> str:
@@ -95,13 +100,7 @@ def check_first_rows(
                     f" {listed}; say which with --map {tensor.name}=COLUMN{_or_several(tensor)}"
                 )
             continue
-        parts = parts_of(column, chunk.columns)
-        for part in parts:
-            if part not in chunk.columns:
-                raise ConfigError(
-                    f"--map {tensor.name}={column}: there is no column {part!r}; {rows} {listed}"
-                )
-        check_joined(tensor, column, parts)
+        _check_parts(tensor, column, chunk.columns, f"{rows} {listed}")
 
 
 class InputColumns:

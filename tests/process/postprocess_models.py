@@ -14,7 +14,7 @@ import numpy as np
 
 import batchpool as bp
 from tests.process.models import Numpy
-from tests.process.staged_models import _FATES, Staged, meet, version, write_down
+from tests.process.staged_models import _FATES, Staged, meet, version, write_batch_down, write_down
 
 
 class Answered(Staged):
@@ -47,7 +47,7 @@ class Answered(Staged):
     def postprocess(self, batch: bp.Batch) -> dict[str, Any]:
         assert self.stage == "post"
         assert set(batch) == {"parts", "by", "text", "tag", "from"}
-        write_down("post", batch["tag"].tolist())
+        write_batch_down("post", batch)
         echoes: list[Any] = batch["text"].tolist()
         for row, text in enumerate(batch["text"].tolist()):
             stage, what, number = (*text.split(), b"", b"", b"0")[:3]

@@ -9,7 +9,7 @@ happens:
     bug, raised                       (pre) a ValueError, or a bp.InvalidInput, is raised
     long     (pre) a feature that does not fit
 
-Every batch leaves a line with its texts, or its tags, in the note of its stage.
+Every batch leaves a line with its worker's pid and its tags in the note of its stage.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ def write_down(stage: str, words: list[Any]) -> None:
         print(*words, file=lines)
 
 
+def write_batch_down(stage: str, batch: bp.Batch) -> None:
+    write_down(stage, [f"pid={os.getpid()}", *batch["tag"].tolist()])
+
+
 def version() -> int:
     return int(note("version").read_text()) if note("version").exists() else 0
 
@@ -74,7 +78,7 @@ class Staged(Numpy):
     def preprocess(self, batch: bp.Batch) -> dict[str, Any]:
         assert self.stage == "pre"
         assert set(batch) == {"text", "tag"}
-        write_down("pre", batch["tag"].tolist())
+        write_batch_down("pre", batch)
         ids: list[Any] = []
         fates = np.zeros((batch.n, 2), np.int64)
         for row, text in enumerate(batch["text"].tolist()):
@@ -116,7 +120,7 @@ class Staged(Numpy):
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
         assert self.stage == "run"
         assert set(batch) == {"ids", "fate", "from", "tag"}, "what only preprocess reads stays away"
-        write_down("run", batch["tag"].tolist())
+        write_batch_down("run", batch)
         for fate, number in batch["fate"].tolist():
             meet(fate, number)
         own = np.full((batch.n, 2), (os.getpid(), self.version))

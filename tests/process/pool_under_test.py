@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -182,11 +182,15 @@ class Pool:
         return [pid for pid in pids if process_state(pid)[:2] == ("Z", self.pid)]
 
     def holdings(self) -> dict[int, tuple[int, int]]:
-        """{pid: (descriptors open, lanes mapped)} of every process of the pool."""
+        """{pid: (descriptors open, lanes mapped)} of every process of the pool.
+
+        Also of children that live for some milliseconds, to close what clients leave.
+        """
         found = {}
         for pid in self.processes():
-            mappings = Path(f"/proc/{pid}/maps").read_text().count("memfd:batchpool-lane")
-            found[pid] = len(os.listdir(f"/proc/{pid}/fd")), mappings
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                mappings = Path(f"/proc/{pid}/maps").read_text().count("memfd:batchpool-lane")
+                found[pid] = len(os.listdir(f"/proc/{pid}/fd")), mappings
         return found
 
     def signal(self, number: Signals) -> None:

@@ -24,7 +24,7 @@ from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 TRIALS = 6
 LIMIT_S = 0.2
 BATCHERS_LIMIT_S = 0.1
-PATIENT = {"import": "Probe", "policy": "fixed", "max_wait_ms": 5000, "max_batch": 8}
+PATIENT = {"import": "Probe", "policy": "fixed", "max_wait_ms": 60_000, "max_batch": 8}
 
 
 def bare_wake_up_s() -> float:
@@ -130,12 +130,12 @@ def test_a_cancel_wakes_the_batcher(pool: Pool) -> None:
 
 
 def test_a_drain_lets_a_waiting_row_leave_at_once() -> None:
-    """It waits for company for up to 5 s otherwise."""
+    """It waits for company for up to a minute otherwise."""
     with serving(PATIENT) as pool, pool.client() as client:
-        future = submit(client, "probe", 0.0)
+        future = submit(client, "probe", 0.0, timeout_s=PATIENCE_S)
         until(lambda: pool.tally("probe")["queued"] == 1, "a row that waits")
         begun_s = time.monotonic()
         ask_drain(str(pool.socket), on=True)
         assert future.result(PATIENCE_S)["tag"].tolist() == [1]
-        assert time.monotonic() - begun_s < 2.5
+        assert time.monotonic() - begun_s < 30
         assert pool.tally("probe")["reasons"]["DRAIN"] == 1

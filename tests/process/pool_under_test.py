@@ -230,6 +230,14 @@ class Pool:
         self.signal(signal.SIGTERM)
         return self.wait_end()
 
+    def assert_all_answered(self) -> None:
+        """It has stopped and says that it has answered all that it had accepted.
+
+        A client that stands still for a second, as this process may, takes its answers only then.
+        """
+        ends = ("every accepted request was answered", "answered rows were not fetched by")
+        assert any(end in self.last_line for end in ends), self.log
+
     def end_at_once(self) -> None:
         """SIGKILL to the supervisor, which must take every other process with it."""
         self.expected_status = -signal.SIGKILL

@@ -19,6 +19,7 @@ import pytest
 import batchpool as bp
 from batchpool.control.channel import Channel, pair
 from batchpool.core.layout.segments import VERSION
+from tests.process.gates import opened_at_last
 from tests.process.pool_under_test import PATIENCE_S, ROOT, Pool, serving, until
 from tests.unit.control.packets import receive_form, send_form
 
@@ -68,10 +69,11 @@ def test_results_outlive_their_client(everyday: Pool) -> None:
 
 def test_an_exception_inside_the_block_is_the_one_that_comes_out(everyday: Pool) -> None:
     """C48: nothing hides it."""
-    with pytest.raises(ZeroDivisionError), everyday.client() as client:
-        future = client.submit("slow", tag=[1], seconds=[0.2])
-        _ = 1 / 0
-    assert isinstance(future.exception(PATIENCE_S), bp.PoolStopped)
+    with opened_at_last(everyday, 201):
+        with pytest.raises(ZeroDivisionError), everyday.client() as client:
+            future = client.submit("slow", tag=[1], seconds=[0.0], gate=[201])
+            _ = 1 / 0
+        assert isinstance(future.exception(PATIENCE_S), bp.PoolStopped)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +241,7 @@ def test_a_pool_killed_under_a_call_and_started_again() -> None:
     with serving("Probe") as pool, pool.client() as client, pool.client() as idle:
         client.infer("probe", tag=[0], seconds=[0.0])
         idle.infer("probe", tag=[0], seconds=[0.0])
-        future = client.submit("probe", tag=[1], seconds=[5.0])
+        future = client.submit("probe", tag=[1], seconds=[0.0], gate=[1])  # which nobody opens
         outcome: list[Any] = []
         call = threading.Thread(
             target=lambda: outcome.append(

@@ -27,7 +27,8 @@ TAGS = itertools.count(1000, 1000)
 
 @pytest.fixture(scope="module")
 def pool() -> Any:
-    with serving(ledger_table(workers_per_device=2)) as pool:
+    # A batcher that is stopped for some seconds, on a busy machine, is to be left alone.
+    with serving(ledger_table(workers_per_device=2), server={"stall_timeout_s": 0}) as pool:
         yield pool
 
 

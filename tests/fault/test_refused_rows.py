@@ -21,7 +21,7 @@ BAD = set(range(3, 100, 7))  # 14 of 100
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     tables = [
-        table("Picky", name="wide", max_batch=128),
+        table("Picky", name="wide", max_batch=100),
         table("Picky", name="single", attempts=1),
         table("Picky", name="eager", max_wait_ms=0),
         table("Picky", name="sized", max_wait_ms=0, batch_sizes=[4]),

@@ -40,7 +40,7 @@ FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
-PATIENCE_S = 40.0
+PATIENCE_S = 150.0
 POLL_S = 0.02
 # A browser that listens expects its pipes at the descriptors 3 and 4.
 _PLACE_PIPES = """

@@ -13,7 +13,7 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.process.pool_under_test import Pool
+from tests.process.pool_under_test import PATIENCE_S, Pool
 
 
 class Ask:
@@ -292,6 +292,7 @@ def generate_request_body(client: Any, ask: Ask) -> None:
         f"http://127.0.0.1:{ask.pool.port}/v2/models/affine/infer",
         content=body,
         headers={"Inference-Header-Content-Length": str(length)},
+        timeout=PATIENCE_S,
     )
     assert answer.status_code == 200
     size = int(answer.headers["inference-header-content-length"])

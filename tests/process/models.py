@@ -35,6 +35,12 @@ def first_time(name: str) -> bool:
     return True
 
 
+def await_gate(gate: int) -> None:
+    """Wait until the test leaves the note `gate-N`."""
+    while not note(f"gate-{gate}").exists():
+        time.sleep(0.002)
+
+
 class Numpy(bp.Model):
     framework = "numpy"
 
@@ -52,10 +58,15 @@ class Affine(Numpy):
 class Probe(Numpy):
     """Each row gets its tag back, and learns about the call that it rode in.
 
-    A call takes as long as the longest `seconds` of its rows.
+    A call takes as long as the longest `seconds` of its rows. One with a row of gate g runs until
+    the test leaves the note `gate-g`; 0, the default, is no gate.
     """
 
-    inputs = [bp.Tensor("tag", "int64"), bp.Tensor("seconds", "float32")]
+    inputs = [
+        bp.Tensor("tag", "int64"),
+        bp.Tensor("seconds", "float32"),
+        bp.Tensor("gate", "int64", default=0),
+    ]
     outputs = [bp.Tensor(name, "int64") for name in ("tag", "rows", "call", "pid")]
 
     def load(self, device: str) -> None:
@@ -63,6 +74,8 @@ class Probe(Numpy):
 
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
         self.calls += 1
+        for gate in {*batch["gate"].tolist()} - {0}:
+            await_gate(gate)
         seconds = float(batch["seconds"].max())
         if seconds > 0:
             time.sleep(seconds)
@@ -79,15 +92,9 @@ class Alone(Probe):
 
 
 class Gated(Probe):
-    """A Probe whose rows with a `gate` g wait until the test leaves the note `gate-g`."""
+    """A Probe whose rows must say which gate they have."""
 
-    inputs = [*Probe.inputs, bp.Tensor("gate", "int64")]
-
-    def infer(self, batch: bp.Batch) -> dict[str, Any]:
-        for gate in {*batch["gate"].tolist()} - {0}:
-            while not note(f"gate-{gate}").exists():
-                time.sleep(0.002)
-        return super().infer(batch)
+    inputs = [*Probe.inputs[:2], bp.Tensor("gate", "int64")]
 
 
 class Scaled(Numpy):
@@ -115,13 +122,16 @@ class Ragged(Numpy):
 
 
 class Echo(Numpy):
-    """text -> the same bytes, and their length."""
+    """text -> the same bytes, and their length. A text "gate-N" waits for the note of this name."""
 
     inputs = [bp.Tensor("text", "bytes", max_bytes=4096)]
     outputs = [bp.Tensor("text", "bytes", max_bytes=4096), bp.Tensor("length", "int64")]
 
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
         text = batch["text"]
+        for each in text:
+            if each.startswith(b"gate-"):
+                await_gate(int(each[5:]))
         return {"text": list(text), "length": np.array([len(t) for t in text], dtype=np.int64)}
 
 

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -182,11 +182,15 @@ class Pool:
         return [pid for pid in pids if process_state(pid)[:2] == ("Z", self.pid)]
 
     def holdings(self) -> dict[int, tuple[int, int]]:
-        """{pid: (descriptors open, lanes mapped)} of every process of the pool."""
+        """{pid: (descriptors open, lanes mapped)} of every process of the pool.
+
+        Also of children that live for some milliseconds, to close what clients leave.
+        """
         found = {}
         for pid in self.processes():
-            mappings = Path(f"/proc/{pid}/maps").read_text().count("memfd:batchpool-lane")
-            found[pid] = len(os.listdir(f"/proc/{pid}/fd")), mappings
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                mappings = Path(f"/proc/{pid}/maps").read_text().count("memfd:batchpool-lane")
+                found[pid] = len(os.listdir(f"/proc/{pid}/fd")), mappings
         return found
 
     def signal(self, number: Signals) -> None:
@@ -225,6 +229,14 @@ class Pool:
         """SIGTERM, and the exit status."""
         self.signal(signal.SIGTERM)
         return self.wait_end()
+
+    def assert_all_answered(self) -> None:
+        """It has stopped and says that it has answered all that it had accepted.
+
+        A client that stands still for a second, as this process may, takes its answers only then.
+        """
+        ends = ("every accepted request was answered", "answered rows were not fetched by")
+        assert any(end in self.last_line for end in ends), self.log
 
     def end_at_once(self) -> None:
         """SIGKILL to the supervisor, which must take every other process with it."""

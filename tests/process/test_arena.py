@@ -23,7 +23,7 @@ from batchpool.core.layout.states import LaneGate
 from batchpool.shm.segment import word
 from tests.process.arena_models import MOST
 from tests.process.gates import open_gate, opened_at_last
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 from tests.process.test_hostile_client import (
     NONSENSE,
     lane_client_of,
@@ -75,6 +75,11 @@ def answered(pool: Pool, body: bytes) -> None:
 def check_answer(answer: Answer, body: bytes) -> None:
     assert answer.status == 200, answer.body
     assert answer.object == {"length": len(body), "crc": zlib.crc32(body)}
+
+
+def in_slots(pool: Pool) -> int:
+    """Rows that some lane has claimed."""
+    return sum(lane["claimed"] for lane in pool.status()["lanes"])
 
 
 def reserved(pid: int) -> list[int]:
@@ -132,6 +137,8 @@ def test_a_full_arena_is_503_and_has_room_again(pool: Pool) -> None:
     with ThreadPoolExecutor(4) as threads:
         under_way = [threads.submit(sent, pool, body) for body in held]
         with opened_at_last(pool, 1):
+            # A body that came before all of them would take the place of the last one.
+            until(lambda: in_slots(pool) == len(held), "the pictures that are held")
 
             def is_full() -> Answer | None:
                 answer = sent(pool, picture(9, MOST))
@@ -185,7 +192,7 @@ def test_deaths_in_the_middle_leave_right_counts(pool: Pool) -> None:
     pictures[30] = picture(30, MOST, b"once-1|")
     with ThreadPoolExecutor(1) as threads, pool.client() as client, opened_at_last(pool, 3):
         victim.start()
-        assert ready.wait(60)
+        assert ready.wait(PATIENCE_S)
         future = threads.submit(client.infer, "pictures", picture=pictures)
         until(lambda: pool.claimed() > 3, "rows of both are under way")
         os.kill(pool.pids("batcher")[0], signal.SIGKILL)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.process.pool_under_test import Pool
+from tests.process.pool_under_test import PATIENCE_S, Pool
 
 TYPE = "application/vnd.apache.arrow.stream"
 X = np.arange(1024, dtype=np.float32).reshape(256, 4)
@@ -34,7 +34,7 @@ def ask(pool: Pool, model: str, body: bytes, **headers: str) -> httpx.Response:
         f"http://127.0.0.1:{pool.port}/v2/models/{model}/infer",
         content=body,
         headers={"Content-Type": TYPE, **headers},
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 
@@ -89,7 +89,7 @@ def test_errors_are_json_and_the_callers(everyday: Pool, coding: str) -> None:
 def test_broken_bodies_are_no_fault_of_the_server(everyday: Pool) -> None:
     chance = random.Random(3)
     body = affine_body(X[:8])
-    with httpx.Client() as client:
+    with httpx.Client(timeout=PATIENCE_S) as client:
         for _ in range(200):
             broken = bytearray(body)
             for _ in range(chance.choice((1, 2, 8))):

@@ -127,11 +127,11 @@ def test_an_element_budget_lets_short_rows_share_larger_batches_than_long_ones()
 
 @pytest.mark.parametrize(("poison", "error"), [(1, bp.ModelError), (2, bp.WorkerLost)])
 def test_one_poisonous_row_among_sixty_four(poison: int, error: type[bp.PoolError]) -> None:
-    settings = table(f"{SIZED}:FullPoison", [64], policy="fixed", max_wait_ms=2000)
+    settings = table(f"{SIZED}:FullPoison", [64], policy="fixed", max_wait_ms=60_000)
     with serving(settings) as pool, pool.client() as client:
         pool.tracebacks_expected = True
         futures = [
-            client.submit("sized", tag=[i + 1], poison=[poison * (i == 37)], timeout_s=25)
+            client.submit("sized", tag=[i + 1], poison=[poison * (i == 37)], timeout_s=PATIENCE_S)
             for i in range(64)
         ]
         ends = [

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchpool import cli
+from tests.process.gates import opened_at_last
 from tests.process.models import FAULTS
 from tests.process.pool_under_test import ROOT, Pool, command, serving, until
 
@@ -153,22 +154,24 @@ def test_rows_that_differ_in_size_come_back_so(run: Any) -> None:
 def test_a_run_that_is_killed_three_times_makes_the_same_file(
     everyday: Pool, tmp_path: Path
 ) -> None:
-    write_lines(
-        str(tmp_path / "in.jsonl"),
-        [{"id": i, "text": None if i == 7_777 else "x" * (i % 50)} for i in range(20_000)],
-    )
+    rows = [{"id": i, "text": None if i == 7_777 else "x" * (i % 50)} for i in range(20_000)]
+    gates = (801, 802, 803)  # so that a run is still under way when it is killed
+    for kill, gate in enumerate(gates, 1):
+        rows[12 * kill * 400]["text"] = f"gate-{gate}"
+    write_lines(str(tmp_path / "in.jsonl"), rows)
 
     def words(out: str) -> list[str]:
         flags = ["--keep", "id", "--chunk-rows", "400", "--socket", everyday.socket]
         return command("run", "echo", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / out), *flags)
 
     parts = tmp_path / "killed.parquet.parts"
-    for kill in range(3):
-        process = subprocess.Popen(words("killed.parquet"), cwd=ROOT)
-        enough = 10 * (kill + 1)
-        until(lambda n=enough: len(list(parts.glob("part-*.json"))) >= n, "some parts")
-        process.kill()
-        process.wait()
+    for kill, gate in enumerate(gates, 1):
+        with opened_at_last(everyday, gate):
+            process = subprocess.Popen(words("killed.parquet"), cwd=ROOT)
+            enough = 10 * kill
+            until(lambda n=enough: len(list(parts.glob("part-*.json"))) >= n, "some parts")
+            process.kill()
+            process.wait()
     newest = max(parts.glob("part-*.json"))
     newest.write_bytes(newest.read_bytes()[:5])  # as a disk without power may leave it
     assert not (tmp_path / "killed.parquet").exists()
@@ -182,7 +185,7 @@ def test_a_run_that_is_killed_three_times_makes_the_same_file(
 
 
 def test_ctrl_c_keeps_whole_parts(everyday: Pool, tmp_path: Path) -> None:
-    np.save(tmp_path / "in.npy", np.repeat(X, 30, axis=0))
+    np.save(tmp_path / "in.npy", np.repeat(X, 90, axis=0))
     words = ["run", "affine", "in.npy", "-o", "out.npy", "--chunk-rows", "512"]
     # A child of who ignores a signal, as a shell's background job does, ignores it too.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -12,12 +12,13 @@ import pytest
 
 import batchpool as bp
 from batchpool.core.layout.segments import RECORDS
+from tests.process.gates import open_gate, opened_at_last
 from tests.process.models import FAULTS
 from tests.process.pool_under_test import PATIENCE_S, Pool, until
 
 
-def submit_tag(client: bp.Client, tag: int, seconds: float = 0.0, **more: Any) -> Any:
-    return client.submit("probe", tag=[tag], seconds=[seconds], **more)
+def submit_tag(client: bp.Client, tag: int, gate: int = 0, **more: Any) -> Any:
+    return client.submit("probe", tag=[tag], seconds=[0.0], gate=[gate], **more)
 
 
 def test_a_thousand_futures_each_with_its_own_result(client: bp.Client) -> None:
@@ -50,18 +51,17 @@ def test_a_future_carries_the_error_of_its_row(client: bp.Client) -> None:
 
 def test_a_full_lane_refuses_at_once_and_opens_again(everyday: Pool) -> None:
     """C27, C29: bp.Overloaded for a local program; as many come in again."""
-    with everyday.client() as client:
-        blocker = submit_tag(client, -1, 3.0)  # longer than all submissions take
-        until(lambda: everyday.tally("probe")["queued"] == 0, "the blocker's start")
+    with everyday.client() as client, opened_at_last(everyday, 501):
+        blocker = submit_tag(client, -1, gate=501)
         futures = []
         with pytest.raises(bp.Overloaded, match=r"92[01] of 1024") as caught:
             for tag in range(2000):
                 futures.append(submit_tag(client, tag))
         assert caught.value.retry_after_ms >= 1
-        assert not blocker.done(), "it waited"
         assert len(futures) == 920  # with the blocker the 921 that 0.9 of 1,024 slots allow
         with pytest.raises(bp.Overloaded):
             submit_tag(client, -2)
+        open_gate(everyday, 501)
         assert blocker.result(PATIENCE_S)["tag"].tolist() == [-1]
         tags = [future.result(PATIENCE_S)["tag"][0] for future in futures]
         assert tags == list(range(920))
@@ -76,9 +76,9 @@ def test_more_rows_than_a_lane_takes_at_once_are_too_large(client: bp.Client) ->
 
 
 def test_cancelling_takes_back_what_has_not_been_dispatched(everyday: Pool) -> None:
-    with everyday.client() as client:
+    with everyday.client() as client, opened_at_last(everyday, 502):
         before = everyday.tally("probe")
-        blocker = submit_tag(client, -1, 2.0)  # longer than all submissions take
+        blocker = submit_tag(client, -1, gate=502)
         until(lambda: everyday.tally("probe")["batches"] > before["batches"], "the blocker's start")
         futures = [submit_tag(client, tag) for tag in range(100)]
         assert all(future.cancel() for future in futures[::2])
@@ -87,6 +87,7 @@ def test_cancelling_takes_back_what_has_not_been_dispatched(everyday: Pool) -> N
         assert cf.wait(futures[::2], timeout=5).not_done == set()
         with pytest.raises(cf.CancelledError):
             futures[0].result(0)
+        open_gate(everyday, 502)
         assert [f.result(PATIENCE_S)["tag"][0] for f in futures[1::2]] == list(range(1, 100, 2))
         assert blocker.result(PATIENCE_S)["tag"].tolist() == [-1]
         assert not blocker.cancel(), "it has its result"
@@ -101,38 +102,44 @@ def test_cancelling_takes_back_what_has_not_been_dispatched(everyday: Pool) -> N
 
 
 def test_cancelling_a_running_row_gives_its_slot_back_later(everyday: Pool) -> None:
-    with everyday.client() as client:
+    until(lambda: everyday.claimed() == 0, "the slots of those that were here before")
+    with everyday.client() as client, opened_at_last(everyday, 503):
         before = everyday.tally("probe")["batches"]
-        running = submit_tag(client, 1, 1.0)
+        running = submit_tag(client, 1, gate=503)
         until(lambda: everyday.tally("probe")["batches"] > before, "the start of the row")
         assert running.cancel()
         assert running.cancel(), "cancelling twice is no error"
         assert everyday.claimed() == 1
+        open_gate(everyday, 503)
         until(lambda: everyday.claimed() == 0, "the return of the slot")
 
 
-def test_a_future_ends_at_its_deadline(client: bp.Client) -> None:
+def test_a_future_ends_at_its_deadline(everyday: Pool, client: bp.Client) -> None:
+    """And not with its row, which goes on until the gate opens."""
     submit_tag(client, 0).result(PATIENCE_S)  # the reaper waits for nothing
-    for _ in range(3):
-        start = time.monotonic()
-        future = client.submit("slow", tag=[1], seconds=[2.0], timeout_s=0.1)
-        assert isinstance(future.exception(PATIENCE_S), bp.DeadlineExceeded)
-        assert 0.1 <= time.monotonic() - start < 2.0, "it waited for the row's end"
+    with opened_at_last(everyday, 504):
+        for _ in range(3):
+            start = time.monotonic()
+            future = client.submit("slow", tag=[1], seconds=[0.0], gate=[504], timeout_s=0.1)
+            assert isinstance(future.exception(PATIENCE_S), bp.DeadlineExceeded)
+            assert time.monotonic() - start >= 0.1
 
 
 def test_a_future_ends_at_its_deadline_while_another_thread_waits(
     everyday: Pool, client: bp.Client
 ) -> None:
+    """And not with the other row, which goes on until the gate opens."""
     submit_tag(client, 0).result(PATIENCE_S)
     client.infer("slow", tag=[0], seconds=[0.0])
-    with cf.ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(client.infer, "slow", tag=[5], seconds=[2.0])
+    until(lambda: everyday.claimed() == 0, "the slots of those that were here before")
+    with cf.ThreadPoolExecutor(1) as threads, opened_at_last(everyday, 505):
+        waiting = threads.submit(client.infer, "slow", tag=[5], seconds=[0.0], gate=[505])
         until(lambda: everyday.claimed() == 1, "the other thread's call")
-        start = time.monotonic()
-        future = submit_tag(client, 1, 0.5, timeout_s=0.1)
+        future = submit_tag(client, 1, gate=505, timeout_s=0.1)
         assert isinstance(future.exception(PATIENCE_S), bp.DeadlineExceeded)
-        assert time.monotonic() - start < 2.0, "it waited for the other row's end"
-        assert waiting.result()["tag"].tolist() == [5]
+        assert not waiting.done()
+        open_gate(everyday, 505)
+        assert waiting.result(PATIENCE_S)["tag"].tolist() == [5]
 
 
 def test_a_callback_may_use_the_client(client: bp.Client) -> None:
@@ -151,7 +158,9 @@ def test_a_callback_may_use_the_client(client: bp.Client) -> None:
     assert chained == list(range(20))
 
 
-def test_a_callback_may_wait_for_another_thread_that_uses_the_client(client: bp.Client) -> None:
+def test_a_callback_may_wait_for_another_thread_that_uses_the_client(
+    everyday: Pool, client: bp.Client
+) -> None:
     """No callback runs under the client's lock, whatever ended its future."""
     outcomes: list[Any] = []
 
@@ -161,8 +170,10 @@ def test_a_callback_may_wait_for_another_thread_that_uses_the_client(client: bp.
         outcomes.append((type(future.exception()), found["tag"][0]))
 
     submit_tag(client, 1).add_done_callback(infer_elsewhere)
-    client.submit("slow", tag=[2], seconds=[0.4], timeout_s=0.1).add_done_callback(infer_elsewhere)
-    until(lambda: len(outcomes) == 2, "both callbacks", 20)
+    with opened_at_last(everyday, 506):
+        late = client.submit("slow", tag=[2], seconds=[0.0], gate=[506], timeout_s=0.1)
+        late.add_done_callback(infer_elsewhere)
+        until(lambda: len(outcomes) == 2, "both callbacks")
     assert sorted(outcomes, key=str) == [(type(None), 7), (bp.DeadlineExceeded, 7)]
 
 

@@ -192,6 +192,6 @@ def test_a_client_that_destroys_its_lanes_head_takes_nobody_along(pool: Pool, ro
             assert each.infer("affine", x=ONES)["y"].tolist() == [[3] * 4]
         raw_bytes(lane_client_of(client, "affine"))[:HEAD_BYTES] = bytes(HEAD_BYTES)
         kill(pool, role)
-        assert good.infer("affine", x=ONES, timeout_s=5)["y"].tolist() == [[3] * 4]
+        assert good.infer("affine", x=ONES, timeout_s=PATIENCE_S)["y"].tolist() == [[3] * 4]
     assert_unharmed(pool)
     no_lanes(pool)

@@ -19,7 +19,7 @@ from bench.hostile.http_kinds import HTTP_KINDS
 from bench.hostile.store_kinds import STORE_KINDS
 from tests.process.hostile_process import LOOK_S, HostileProcess, hostile_process
 from tests.process.load import Load
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 from tests.process.web import ask
 
 # The process that sends these, and the front end, import pyarrow first, or read megabytes slowly;
@@ -41,7 +41,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 def caller(pool: Pool, kind: str) -> AbstractContextManager[HostileProcess]:
     """A hostile HTTP caller; see `hostile_process`."""
-    return hostile_process(kind, f"{pool.port}", end_s=100)
+    return hostile_process(kind, f"{pool.port}", end_s=PATIENCE_S)
 
 
 def _stored(kind: str) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import batchpool as bp
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 
 ROUNDS = 2
 WINDOW = {"policy": "fixed", "max_wait_ms": 20, "max_batch": 64}
@@ -53,7 +53,7 @@ async def ask(http: aiohttp.ClientSession, url: str, body: Any) -> tuple[int, An
 
 def connections(count: int) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=count), timeout=aiohttp.ClientTimeout(60)
+        connector=aiohttp.TCPConnector(limit=count), timeout=aiohttp.ClientTimeout(PATIENCE_S)
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.pool_under_test import Pool, started, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, started, until
 from tests.process.web import Answer, ask, outputs
 
 X = json.dumps(
@@ -41,7 +41,7 @@ class Watch:
 
     def end(self) -> list[Answer]:
         self.over = True
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
         assert self.faults == []
         return self.answers
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import batchpool as bp
+from tests.process.gates import opened_at_last
 from tests.process.models import FAULTS
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 
 X = np.arange(40_000, dtype=np.float32).reshape(10_000, 4)
 
@@ -41,7 +42,7 @@ def assert_all_come_back(pool: Pool, client: bp.Client) -> None:
         assert client.infer("affine", x=X[:1])["y"][0, 0] == 1
         return pool.claimed() == 0
 
-    until(are_back, "the return of all slots", 30)
+    until(are_back, "the return of all slots")
 
 
 FORMS: list[Callable[[bp.Client], Iterator[Any]]] = [
@@ -154,12 +155,18 @@ def test_columns_of_different_lengths_are_told(client: bp.Client) -> None:
         list(client.map("faulty", x=np.zeros(9, np.float32), fault=iter([0, 0, 0])))
 
 
+def gated(client: bp.Client, n: int, gate: int) -> Iterator[Any]:
+    """The results of n rows, of which those behind the first window of 224 wait at a gate."""
+    gates = np.where(np.arange(n) < 224, 0, gate)
+    return client.map("probe", tag=np.arange(n), seconds=np.zeros(n, np.float32), gate=gates)
+
+
 def test_an_abandoned_iterator_frees_what_is_under_way(everyday: Pool, client: bp.Client) -> None:
-    seconds = np.full(400, 0.01, np.float32)
-    results = client.map("probe", tag=np.arange(400), seconds=seconds)
-    assert next(results)["tag"] == 0
-    assert everyday.claimed() > 0
-    del results
+    with opened_at_last(everyday, 301):
+        results = gated(client, 400, 301)
+        assert next(results)["tag"] == 0
+        assert everyday.claimed() > 0
+        del results
     assert_all_come_back(everyday, client)
 
 
@@ -173,23 +180,22 @@ def test_an_iterator_of_a_closed_client_ends(everyday: Pool) -> None:
 
 
 def test_results_that_came_while_the_caller_was_busy_are_not_late(client: bp.Client) -> None:
-    results = client.map("probe", tag=range(8), seconds=[0.0] * 8, window=4, timeout_s=0.5)
+    results = client.map("probe", tag=range(8), seconds=[0.0] * 8, window=4, timeout_s=2)
     first = next(results)
-    threading.Event().wait(0.6)  # past the deadline of the rows that are under way
+    threading.Event().wait(2.1)  # past the deadline of the rows that are under way
     assert [int(r["tag"]) for r in (first, *results)] == list(range(8))
 
 
 def test_ctrl_c_leaves_the_client_usable(everyday: Pool, client: bp.Client) -> None:
-    seconds = np.full(1_000, 0.01, np.float32)
-    results = client.map("probe", tag=np.arange(1_000), seconds=seconds)
+    results = gated(client, 1_000, 302)
     next(results)
     me = threading.get_ident()
     timer = threading.Timer(0.05, lambda: signal.pthread_kill(me, signal.SIGINT))
     # Python heeds no signal that was ignored when it began, as that of a shell's background job.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
+        with opened_at_last(everyday, 302), pytest.raises(KeyboardInterrupt):
+            timer.start()
             for _ in results:
                 pass
         timer.join()
@@ -216,7 +222,7 @@ def test_an_async_client_maps_both_kinds_of_iterables(everyday: Pool) -> None:
             while everyday.claimed():
                 await asyncio.sleep(0.01)
 
-    asyncio.run(asyncio.wait_for(work(), 60))
+    asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
 
 
 @pytest.mark.long

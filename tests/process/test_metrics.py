@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import socket
@@ -115,7 +116,7 @@ def watched(pool: Pool) -> Iterator[list[int]]:
                     assert counters.get(key, -1) >= value, key
                 before = counters
                 scrapes[0] += 1
-            except OSError:  # the front end that had the connection was killed
+            except (OSError, http.client.HTTPException):  # its front end was killed
                 continue
             except BaseException as exc:
                 faults.append(exc)

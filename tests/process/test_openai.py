@@ -27,7 +27,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     file: Path = tmp_path_factory.mktemp("keys") / "keys"
     file.write_text(f"web:{KEY}\n")
     file.chmod(0o600)
-    server = {**LOGGED, "api_keys_file": str(file), "receive_timeout_s": 1, "root_path": "/ai"}
+    server = {**LOGGED, "api_keys_file": str(file), "receive_timeout_s": 3, "root_path": "/ai"}
     words = {"import": WORDS, "slots": 64, "max_batch": 8}
     with serving(words, "Affine", server=server) as running:
         running.tracebacks_expected = True  # of the model that raises
@@ -91,13 +91,14 @@ def test_each_refusal_becomes_the_clients_own_exception(pool: Pool) -> None:
 
 
 def test_a_request_that_does_not_arrive_is_408_in_the_same_shape(pool: Pool) -> None:
-    for head, end in ((HALF_A_REQUEST, b"Authorization: Bearer %s\r\n\r\n{" % KEY.encode()),
-                      (HALF_A_REQUEST, b"")):  # fmt: skip
-        with socket.create_connection(("127.0.0.1", pool.port), PATIENCE_S) as connection:
-            connection.sendall(head + end)
-            answer = b""
-            while more := connection.recv(65536):
-                answer += more
+    connections = []
+    for end in (b"Authorization: Bearer %s\r\n\r\n{" % KEY.encode(), b""):
+        connection = socket.create_connection(("127.0.0.1", pool.port), PATIENCE_S)
+        connection.sendall(HALF_A_REQUEST + end)
+        connections.append(connection)
+    for connection in connections:
+        with connection:
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))  # noqa: B023
         assert b" 408 " in answer.partition(b"\r\n")[0]
         assert b'{"error":{"message":"' in answer
         assert b'"code":"request_timeout"' in answer

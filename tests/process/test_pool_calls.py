@@ -83,5 +83,5 @@ def test_the_value_of_the_only_input_needs_a_model_with_one(everyday: Pool) -> N
         finally:
             await calls.close()
 
-    with pytest.raises(bp.InvalidRequest, match=r"the inputs .tag., .seconds.; a dict"):
+    with pytest.raises(bp.InvalidRequest, match=r"the inputs .tag., .seconds., .gate.; a dict"):
         asyncio.run(call())

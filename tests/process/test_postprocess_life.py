@@ -103,7 +103,7 @@ def test_a_stop_answers_rows_in_every_stage() -> None:
         found = [future.result(PATIENCE_S)["tag"].item() for future in futures]
         assert found == [*range(1, 10), *range(11, 20), *range(21, 30)]
         assert pool.wait_end() == 0
-        assert "stopped: every accepted request was answered" in pool.last_line
+        pool.assert_all_answered()
         ends = (pool.notes / "batches-ends").read_text().splitlines()
         assert {line.split()[0] for line in ends} == {"pre", "run", "post"}, "each was unloaded"
 

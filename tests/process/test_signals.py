@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import batchpool as bp
-from tests.process.pool_under_test import Pool, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, until
 
 
 class Struck(BaseException):
@@ -53,5 +53,5 @@ def test_a_client_that_is_struck_anywhere_works_on_and_loses_no_slot(everyday: P
         # Another thread gets the lock.
         thread = threading.Thread(target=call, args=(client, 1))
         thread.start()
-        thread.join(30)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()

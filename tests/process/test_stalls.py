@@ -259,4 +259,4 @@ def test_a_batcher_that_is_stopped_does_not_hold_up_the_drain() -> None:
         pool.signal(signal.SIGTERM)
         assert [future.result(PATIENCE_S)["tag"][0] for future in futures] == list(range(200))
         assert pool.wait_end() == 0
-        assert "stopped: every accepted request was answered" in pool.log
+        pool.assert_all_answered()

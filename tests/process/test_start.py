@@ -19,6 +19,7 @@ import pytest
 import batchpool as bp
 from batchpool.shm.segment import remove_leftovers
 from tests.process.pool_under_test import (
+    PATIENCE_S,
     ROOT,
     Pool,
     command,
@@ -32,10 +33,10 @@ from tests.process.pool_under_test import (
 ONES = np.ones((1, 4), np.float32)
 
 
-def assert_refused(pool: Pool, *sentences: str, status: int = 1, within_s: float = 20) -> None:
+def assert_refused(pool: Pool, *sentences: str, status: int = 1) -> None:
     """The pool ends by itself with one clear last line and leaves nothing."""
     pool.expected_status = status
-    assert pool.wait_end(within_s) == status
+    assert pool.wait_end() == status
     for sentence in sentences:
         assert sentence in pool.last_line
     assert pool.last_line.startswith("batchpool: error: ")
@@ -237,7 +238,7 @@ segment.create(state_page_layout(), sealed=False)
 
 def test_a_segment_left_by_a_kill_is_removed_by_the_next_start() -> None:
     before = shm_names()
-    ended = subprocess.run([sys.executable, "-c", MAKER], check=False, timeout=30)
+    ended = subprocess.run([sys.executable, "-c", MAKER], check=False, timeout=PATIENCE_S)
     assert ended.returncode == -signal.SIGKILL
     (left,) = shm_names() - before
     assert left.startswith("batchpool.")
@@ -259,5 +260,5 @@ def test_the_segments_of_a_living_process_stay() -> None:
         assert remove_leftovers() == []
         assert name in shm_names()
         threading.Timer(0, process.kill).start()
-        process.wait(10)
+        process.wait(PATIENCE_S)
         assert remove_leftovers() == [name]

@@ -100,7 +100,7 @@ def test_every_task_ends_once_whatever_is_killed(tmp_path: Path, kinds: list[str
 
 def test_tasks_go_on_after_the_pool_was_killed_or_stopped(tmp_path: Path) -> None:
     """Complaint 11: what is under way lives in the store, and not in the pool that began it."""
-    server = tasks_at(tmp_path, drain_s=5)
+    server = tasks_at(tmp_path)
     with serving("Gated", server=server) as pool:
         port = pool.port
         stuck = accepted(pool, "gated", probe_body(1, gate=9))

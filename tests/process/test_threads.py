@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import batchpool as bp
+from tests.process.gates import opened_at_last
 from tests.process.pool_under_test import PATIENCE_S, Pool, until
 
 
@@ -56,6 +57,7 @@ def test_threads_that_wait_and_threads_that_submit_share_one_client(client: bp.C
 def test_models_opened_by_many_threads_at_once(everyday: Pool) -> None:
     names = ["affine", "probe", "scaled", "ragged", "echo", "grow", "special", "faulty", "slow"]
     barrier = threading.Barrier(18)
+    until(lambda: not everyday.lanes(), "the end of the lanes of others")
     with everyday.client() as client:
 
         def work(thread: int) -> Any:
@@ -91,26 +93,27 @@ def test_made_in_one_thread_used_in_another_and_forgotten_in_a_third(everyday: P
 
 
 def test_closing_in_another_thread_ends_every_call(everyday: Pool) -> None:
-    """C48: calls under way end with PoolStopped."""
+    """C48: calls under way end with PoolStopped, and not with their rows."""
     client = everyday.client()
     before = everyday.tally("slow")["batches"]
     outcomes: list[BaseException] = []
 
     def work() -> None:
         try:
-            client.infer("slow", tag=[1], seconds=[2.0])
+            client.infer("slow", tag=[1], seconds=[0.0], gate=[701])
         except BaseException as exc:
             outcomes.append(exc)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    future = client.submit("slow", tag=[2], seconds=[2.0])  # it may be the first to run
-    until(lambda: everyday.tally("slow")["batches"] > before, "the start of a call")
-    client.close()
-    assert isinstance(future.exception(1), bp.PoolStopped)
-    for thread in threads:
-        thread.join(1)
-        assert not thread.is_alive()
+    with opened_at_last(everyday, 701):
+        for thread in threads:
+            thread.start()
+        future = client.submit("slow", tag=[2], seconds=[0.0], gate=[701])  # may be the first
+        until(lambda: everyday.tally("slow")["batches"] > before, "the start of a call")
+        client.close()
+        assert isinstance(future.exception(PATIENCE_S), bp.PoolStopped)
+        for thread in threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
     assert [type(outcome) for outcome in outcomes] == [bp.PoolStopped] * 4
     until(lambda: not everyday.lanes(), "the return of the lane")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import batchpool as bp
-from tests.process.pool_under_test import Pool, serving, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, serving, until
 
 PATH = "/v2/models/counting/generate_stream"
 
@@ -34,7 +34,7 @@ def body(last: int, **parameters: Any) -> bytes:
 
 def post(pool: Pool, content: bytes) -> socket.socket:
     """A connection on which a stream was asked for."""
-    sock = socket.create_connection(("127.0.0.1", pool.port), timeout=60)
+    sock = socket.create_connection(("127.0.0.1", pool.port), timeout=PATIENCE_S)
     head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"
     sock.sendall(head.encode() + content)
     return sock
@@ -81,7 +81,8 @@ def test_an_empty_prompt_is_refused_by_whom_it_is_given_to(pool: Pool) -> None:
             with pytest.raises(bp.InvalidInput, match=text):
                 call("counting", prompt=np.zeros((1, 0), np.int32))
     for path in (PATH, PATH.removesuffix("_stream")):
-        answer = httpx.post(f"http://127.0.0.1:{pool.port}{path}", json={"prompt": []})
+        url = f"http://127.0.0.1:{pool.port}{path}"
+        answer = httpx.post(url, json={"prompt": []}, timeout=PATIENCE_S)
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
         assert text in answer.json()["error"]
     assert "sequences failed" not in pool.log

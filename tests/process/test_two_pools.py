@@ -16,7 +16,7 @@ import pytest
 import batchpool as bp
 from batchpool.core.layout.segments import state_page_layout
 from batchpool.shm import segment
-from tests.process.pool_under_test import Pool, shm_names, started, until
+from tests.process.pool_under_test import PATIENCE_S, Pool, shm_names, started, until
 from tests.process.test_client_life import in_child
 from tests.process.test_http import probe
 from tests.process.test_start import MAKER
@@ -90,7 +90,7 @@ def test_two_pools_loaded_at_once_keep_apart_and_one_survives_the_others_end() -
 def test_another_users_segments_are_neither_removed_nor_in_the_way() -> None:
     """C46: what a dead pool of ours left is ours to remove; another user makes segments beside."""
     before = shm_names()
-    ended = subprocess.run([sys.executable, "-c", MAKER], check=False, timeout=30)
+    ended = subprocess.run([sys.executable, "-c", MAKER], check=False, timeout=PATIENCE_S)
     assert ended.returncode == -signal.SIGKILL
     (left,) = shm_names() - before
 

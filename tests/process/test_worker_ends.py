@@ -65,7 +65,7 @@ def test_a_stop_unloads_each_model_once_and_loses_nothing_it_wrote(
         assert lines_of(pool, "unloads") == lines_of(pool, "exits") == [str(pid)]
         assert lines_of(pool, f"rows-{pid}") == ["1"] * ROWS + ["2"] * ROWS + ["3"] * ROWS
         assert said(pool) == ["load", "infer 1", "infer 2", "infer 3", "unload", "at exit"]
-        assert "stopped: every accepted request was answered" in pool.last_line
+        pool.assert_all_answered()
         assert "WARNING" not in pool.log
         assert "ERROR" not in pool.log
 

@@ -48,11 +48,17 @@ def test_rows_of_two_clients_are_gathered_outside_of_their_lanes(pool: Pool) -> 
         x = np.zeros((32, 16), np.float32)
         one.infer("lies", x=x)
         other.infer("lies", x=x)
-        before = pool.tally("lies")["batches"]
-        futures = [client.submit("lies", x=x) for client in (one, other)]
-        mappings = {m for future in futures for m in future.result(PATIENCE_S)["mapping"]}
-        assert pool.tally("lies")["batches"] == before + 1, "they did not ride together"
-        assert all(b"memfd" not in name and b"batchpool" not in name for name in mappings)
+
+        def ride_together() -> bool:
+            before = pool.tally("lies")["batches"]
+            futures = [client.submit("lies", x=x) for client in (one, other)]
+            mappings = {m for future in futures for m in future.result(PATIENCE_S)["mapping"]}
+            if pool.tally("lies")["batches"] != before + 1:
+                return False  # this process stood still between them
+            assert all(b"memfd" not in name and b"batchpool" not in name for name in mappings)
+            return True
+
+        until(ride_together, "a batch of both")
 
 
 def test_no_system_call_of_batcher_and_worker_carries_payload(pool: Pool, tmp_path: Path) -> None:
@@ -107,7 +113,7 @@ class Tracing:
 
     def __exit__(self, *exc: object) -> None:
         self._process.send_signal(signal.SIGINT)
-        self._process.wait(20)
+        self._process.wait(PATIENCE_S)
         assert self._process.stderr is not None
         self._process.stderr.close()
         assert all(map(is_alive, self._pids))

@@ -38,7 +38,7 @@ from batchpool.shm.worker_segment import WorkerSegment
 from tests.unit.client.lane_clients import rows_of
 from tests.unit.specs import AFFINE
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 HOUR_NS = 3600 * 10**9
 LANES, SLOTS, MOST = 8, 8, 4
 FORM = BatcherModel(0, AFFINE.to_wire(), Limits(MOST, 0), 3, idempotent=True)

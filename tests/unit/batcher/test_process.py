@@ -19,7 +19,7 @@ from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.heartbeat import BATCHER, Heartbeats
 from batchpool.shm.segment import create
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -111,7 +111,7 @@ class Desk:
 
     async def until(self, condition: Any) -> None:
         """Wait for a condition, which changes with the loop and the disk."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.001)
 

@@ -30,7 +30,7 @@ from tests.unit.inprocess.clock import Clock
 from tests.unit.lanes import new_lane
 from tests.unit.specs import AFFINE
 
-WAIT_S = 10  # ends a hang, decides nothing
+WAIT_S = 60  # ends a hang, decides nothing
 SLOTS = 10  # of which nine may be claimed
 
 

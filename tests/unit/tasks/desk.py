@@ -150,7 +150,7 @@ class Desk:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the loop turn until the condition holds."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.001)
 

@@ -26,7 +26,7 @@ from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.worker.process import WorkerProcess
 from tests.unit.core.scheduler.queued import rows_of
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 LANES, SLOTS, MOST = 8, 8, 4
 SERIAL = 33
 

@@ -172,14 +172,14 @@ async def test_an_idle_connection_is_closed(ask_first: bool) -> None:
 
 @on_loop
 async def test_a_request_that_runs_long_is_not_idle() -> None:
-    limits = ConnectionLimits(stall_s=0.05, keep_alive_s=0.05)
+    limits = ConnectionLimits(stall_s=0.2, keep_alive_s=0.2)  # of which the first byte has as much
     async with edge(Affine) as it, serving(it, limits) as site, calling(site) as caller:
         it.pool.hold = True
         await caller.send(request(INFER, GOOD))
         await until(lambda: it.pool.lane_client("affine").allocator.claimed == 1, "it is under way")
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
-        await until(lambda: loop.time() > begun_s + 0.3, "several sweeps pass")
+        await until(lambda: loop.time() > begun_s + 0.6, "several sweeps pass")
         it.pool.release()
         assert (await caller.answer()).status == 200
 

@@ -194,7 +194,7 @@ def is_running(pid: int) -> bool:
 
 
 def wait_until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not true():
         assert time.monotonic() < end
         time.sleep(0.01)

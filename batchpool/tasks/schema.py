@@ -110,6 +110,8 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 
 def _set_up(db: sqlite3.Connection, path: Path) -> None:
+    # Of a database that is new, and before everything else: each of the others fixes the size.
+    db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (application,) = db.execute("PRAGMA application_id").fetchone()
@@ -123,7 +125,6 @@ def _set_up(db: sqlite3.Connection, path: Path) -> None:
         )
     if not tables:  # before anything is written; a database that is refused stays as it is
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     db.execute("PRAGMA journal_mode = WAL")
     # An answer 202 says that the task is kept, also if the power fails.
     db.execute("PRAGMA synchronous = FULL")

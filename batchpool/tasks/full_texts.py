@@ -1,4 +1,4 @@
-"""What a caller reads whose new task meets a limit of the store."""
+"""Texts for a caller whose new task meets a limit of the store."""
 
 from __future__ import annotations
 

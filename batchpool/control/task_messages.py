@@ -57,7 +57,8 @@ class SubmitTask(Message, frozen=True, tag="submit_task"):
     """Asks for a task. token: 16 bytes that no other task has; the same again is the same task.
     input: `batchpool/wire/task_form.py` packs it. answer: how the result is to be written.
     principal: the name of the caller's key, "" without keys. key: of Idempotency-Key, "" for none.
-    timeout_ms: the caller's own limit, 0 for none."""
+    timeout_ms: the caller's own limit, 0 for none. origin: whose share of the store it takes, ""
+    for the caller's own."""
 
     token: bytes
     submitted_ms: Natural
@@ -69,6 +70,7 @@ class SubmitTask(Message, frozen=True, tag="submit_task"):
     principal: str = ""
     key: str = ""
     timeout_ms: Natural = 0
+    origin: str = ""
 
 
 class LookAtTasks(Message, frozen=True, tag="look"):
@@ -177,7 +179,8 @@ class TaskStatus(Message, frozen=True, tag="task_status"):
     """The reply to `GetTaskStatus`. tasks: {model: {state: count}} of those that are kept. counts:
     events since the start of the process. times: words of histograms as in
     `batchpool/core/metrics/table.py`, by name and model. letters: {model: {code: count}} since the
-    start of the process; kept: dead letters that are kept. batches: None where there are none."""
+    start of the process; kept: dead letters that are kept. batches: None where there are none.
+    refusals: of new tasks, by the limit of the store that they met."""
 
     tasks: dict[str, dict[str, int]]
     letters: dict[str, dict[str, int]]
@@ -188,6 +191,7 @@ class TaskStatus(Message, frozen=True, tag="task_status"):
     times: dict[str, dict[str, list[int]]]
     store: str = ""
     batches: BatchCounts | None = None
+    refusals: dict[str, int] = {}
 
 
 class TaskList(Message, frozen=True, tag="task_list"):

@@ -1,54 +1,59 @@
-"""Counts of the tasks in a store, kept up in memory, and who may add one."""
+"""Counts of the tasks in a store, kept up in memory, and who may add one.
+
+What one may have is counted by origin: a caller can make up names, but no origins.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 
+from batchpool.tasks.byte_shares import ByteShares
 from batchpool.tasks.record import PutOutcome, TaskState
 
 
 class Account:
-    """Tasks by model and state, and open tasks by caller."""
+    """Tasks by model and state, open tasks by origin. shares: bytes by origin."""
 
     def __init__(self) -> None:
         self._tasks: Counter[tuple[str, TaskState]] = Counter()
         self._open_of: Counter[str] = Counter()
+        self.shares = ByteShares()
         self.open = 0
 
-    def add(self, model: str, state: TaskState, caller: str, n: int = 1) -> None:
-        """n tasks more, or fewer, of this model, state and caller."""
+    def add(self, model: str, state: TaskState, origin: str, n: int = 1) -> None:
+        """n tasks more, or fewer, of this model, state and origin."""
         self._tasks[model, state] += n
         if not self._tasks[model, state]:
             del self._tasks[model, state]
         if not state.has_ended:
             self.open += n
-            self._open_of[caller] += n
-            if not self._open_of[caller]:
-                del self._open_of[caller]
+            self._open_of[origin] += n
+            if not self._open_of[origin]:
+                del self._open_of[origin]
 
     def move(
-        self, model: str, caller: str, before: TaskState, after: TaskState, n: int = 1
+        self, model: str, origin: str, before: TaskState, after: TaskState, n: int = 1
     ) -> None:
         """n tasks have another state."""
-        self.add(model, before, caller, -n)
-        self.add(model, after, caller, n)
+        self.add(model, before, origin, -n)
+        self.add(model, after, origin, n)
 
-    def lack(self, caller: str, most: int) -> PutOutcome | None:
-        """The limit that keeps a caller from another open task: FULL, SHARE_FULL, or None.
+    def lack(self, origin: str, most: int) -> PutOutcome | None:
+        """The limit that keeps an origin from another open task: FULL, SHARE_FULL, or None.
 
-        most: open tasks of all callers. While others have some too, one caller gets half of them.
+        most: open tasks of all origins. While others have some too, one gets half of them.
         """
         if self.open >= most:
             return PutOutcome.FULL
-        own = self._open_of.get(caller, 0)
+        own = self._open_of.get(origin, 0)
         if own < max(1, most // 2) or len(self._open_of) == 1:
             return None
         return PutOutcome.SHARE_FULL
 
-    def has_open(self, caller: str) -> bool:
-        """True if this caller has open tasks."""
-        return caller in self._open_of
+    def has_open(self, origin: str) -> bool:
+        """True if this origin has open tasks."""
+        return origin in self._open_of
 
     def models(self) -> set[str]:
         """The models with open tasks."""
@@ -61,10 +66,12 @@ class Account:
             found.setdefault(model, {})[state.label] = n
         return found
 
-    def load(self, rows: Iterable[tuple[str, int, str, int]]) -> None:
-        """Begin anew with (model, state, caller, count)."""
+    def load(self, rows: Iterable[tuple[str, int, str, int, int]]) -> None:
+        """Begin anew with (model, state, origin, count, bytes)."""
         self._tasks.clear()
         self._open_of.clear()
+        self.shares.clear()
         self.open = 0
-        for model, state, caller, n in rows:
-            self.add(model, TaskState(state), caller, n)
+        for model, state, origin, n, size in rows:
+            self.add(model, TaskState(state), origin, n)
+            self.shares.add(origin, size)

@@ -49,13 +49,13 @@ from batchpool.core.errors import (
 from batchpool.tasks.collecting import Collecting, Desk, Turn
 from batchpool.tasks.committer import Committer
 from batchpool.tasks.ends import Ends
+from batchpool.tasks.full_texts import full_text
 from batchpool.tasks.metrics import TaskMetrics
 from batchpool.tasks.record import (
     KeptTask,
     NewTask,
     Put,
     PutOutcome,
-    StoreLimits,
     TaskState,
     fingerprint_of,
     key_digest,
@@ -211,7 +211,7 @@ class TaskAnswers:
         return NewTask(
             identifier, message.model, message.rows, packed, answer, message.caller,
             message.principal, message.submitted_ms, deadline_ms,
-            0 < own_ms < settings.max_age_ms, key, fingerprint,
+            0 < own_ms < settings.max_age_ms, key, fingerprint, message.origin,
         )  # fmt: skip
 
     def _put(self, task: NewTask, put: Put | BaseException) -> TaskReply:
@@ -231,10 +231,15 @@ class TaskAnswers:
                 raise IdempotencyMismatch(
                     "this Idempotency-Key came with another request before; a new key was expected"
                 )
-            case PutOutcome.FULL | PutOutcome.SHARE_FULL | PutOutcome.BYTES_FULL:
-                limits = self._settings.limits
-                raise TasksFull(_full_text(put.outcome, limits), _FULL_RETRY_MS)
+            case (
+                PutOutcome.FULL | PutOutcome.SHARE_FULL
+                | PutOutcome.BYTES_FULL | PutOutcome.BYTES_SHARE_FULL
+            ):  # fmt: skip
+                self._metrics.refused(put.outcome.value)
+                text = full_text(put.outcome, self._settings.limits, task.holder)
+                raise TasksFull(text, _FULL_RETRY_MS)
             case PutOutcome.DISK_FULL:
+                self._metrics.refused(put.outcome.value)
                 raise StorageFull(
                     "the disk below the tasks is full: no new one is kept", _DISK_RETRY_MS
                 )
@@ -318,6 +323,7 @@ class TaskAnswers:
                 counts.tasks, metrics.letters, counts.letters, oldest_s, counts.bytes,
                 dict(metrics.counts), metrics.times, self._where,
                 None if self._batches is None else self._batches.counts(),
+                dict(metrics.refusals),
             )  # fmt: skip
             self._status_ms = now_ms
         return self._status
@@ -349,27 +355,6 @@ def refused(exc: BaseException) -> TaskRefused:
         case _:  # whatever one asker says, the others are answered
             _LOG.error("a question about tasks cannot be answered", exc_info=exc)
             return TaskRefused(InternalError.code, "internal error; the server's log has more")
-
-
-def _full_text(outcome: PutOutcome, limits: StoreLimits) -> str:
-    """The limit that holds, its number, and what makes room."""
-    match outcome:
-        case PutOutcome.BYTES_FULL:
-            return (
-                f"tasks, results and dead letters take {limits.bytes >> 20} MiB, the most that is"
-                " kept (tasks_max_mib): collect or DELETE results, or come back after Retry-After"
-            )
-        case PutOutcome.SHARE_FULL:
-            return (
-                f"this caller has half of the {limits.open} open tasks that are taken (tasks_max),"
-                " the most while others have some too: come back after Retry-After, when some of"
-                " its own have ended"
-            )
-        case _:
-            return (
-                f"there are {limits.open} open tasks, the most that are taken (tasks_max): come"
-                " back after Retry-After, when some have ended"
-            )
 
 
 def _in_a_list(letter: LetterForm) -> LetterForm:

@@ -28,12 +28,12 @@ from batchpool.tasks.record import (
     TaskState,
     Want,
 )
-from batchpool.tasks.task_rows import FINISH_ALL, in_parts
+from batchpool.tasks.task_rows import FINISH_ALL, in_parts, size_of
 from batchpool.tasks.turns import Turns
 
 _CLAIMED = (
-    "n, id, claims, attempts, losses, rows, model, submitted_ms, input_file, answer, input, caller,"
-    " turn"
+    "n, id, claims, attempts, losses, rows, model, submitted_ms, input_file, answer, input, origin,"
+    " size, turn"
 )
 NEXT = (
     f"SELECT {_CLAIMED} FROM tasks WHERE state = 0 AND model = ? AND turn IS NOT NULL"
@@ -67,8 +67,9 @@ class _Held(NamedTuple):
     n: int
     claim: int
     model: str
-    caller: str
+    origin: str
     has_file: bool
+    size: int
 
 
 class Claims:
@@ -102,9 +103,9 @@ class Claims:
             return found
         self._turns.claimed(want.model, turn)
         self._db.execute(CLAIM_NEXT, (self._owner, now_ms, want.model, len(found)))
-        callers = Counter([self._held[task.id].caller for task in found])
-        for caller, n in callers.items():
-            self._account.move(want.model, caller, TaskState.QUEUED, TaskState.RUNNING, n)
+        origins = Counter([self._held[task.id].origin for task in found])
+        for origin, n in origins.items():
+            self._account.move(want.model, origin, TaskState.QUEUED, TaskState.RUNNING, n)
         return found
 
     def _next_fresh(self, want: Want, now_ms: int) -> tuple[list[ClaimedTask], int] | None:
@@ -119,7 +120,7 @@ class Claims:
             return None
         found = []
         for n, task in zip(numbers, tasks, strict=True):
-            self._hold(task.id, _Held(n, 1, task.model, task.caller, False))
+            self._hold(task.id, _Held(n, 1, task.model, task.holder, False, size_of(task.input)))
             found.append(
                 ClaimedTask(
                     task.id, task.model, 1, 0, 0, task.rows, task.input, task.answer,
@@ -165,10 +166,10 @@ class Claims:
 
     def _claimed(self, row: Sequence[Any], now_ms: int) -> ClaimedTask:
         n, identifier, claims, attempts, losses, rows, model, submitted_ms = row[:8]
-        is_long, answer, body, caller = row[8:12]
+        is_long, answer, body, origin, size = row[8:13]
         if is_long:
             body = self._files.read_kept(f"{identifier}.in")
-        self._hold(identifier, _Held(n, claims + 1, model, caller, bool(is_long)))
+        self._hold(identifier, _Held(n, claims + 1, model, origin, bool(is_long), size))
         return ClaimedTask(
             identifier, model, claims + 1, attempts, losses, rows, body, answer, submitted_ms,
             now_ms,
@@ -180,13 +181,13 @@ class Claims:
         lost = self._db.execute(
             "UPDATE tasks SET state = 0, losses = losses + 1, due_ms = ?, turn = NULL, owner = NULL"
             " WHERE n IN (SELECT n FROM tasks"
-            " WHERE state = 1 AND owner IS NOT ? LIMIT ?) RETURNING id, losses, model, caller",
+            " WHERE state = 1 AND owner IS NOT ? LIMIT ?) RETURNING id, losses, model, origin",
             (now_ms, self._owner, most),
         ).fetchall()
         found = []
-        for identifier, losses, model, caller in lost:
+        for identifier, losses, model, origin in lost:
             if losses < LOSSES_MOST:
-                self._account.move(model, caller, TaskState.RUNNING, TaskState.QUEUED)
+                self._account.move(model, origin, TaskState.RUNNING, TaskState.QUEUED)
                 continue
             query = f"SELECT {_CLAIMED} FROM tasks WHERE id = ?"
             row = self._db.execute(query, (identifier,)).fetchone()
@@ -209,11 +210,12 @@ class Claims:
                 continue
             self.forget(end.id)
             self._move_bodies(end, held, now_ms)
-            moves[held.model, held.caller, end.state] += 1
+            moves[held.model, held.origin, end.state] += 1
+            self._account.shares.add(held.origin, size_of(end.answer.body) - held.size)
             ended.append((end.state, _ended_row(end, held.n)))
         self._write(ended, now_ms)
-        for (model, caller, state), n in moves.items():
-            self._account.move(model, caller, TaskState.RUNNING, state, n)
+        for (model, origin, state), n in moves.items():
+            self._account.move(model, origin, TaskState.RUNNING, state, n)
         return found
 
     def _write(self, ended: list[tuple[TaskState, tuple[Any, ...]]], now_ms: int) -> None:
@@ -227,7 +229,8 @@ class Claims:
     def _look_up(self, end: Ended) -> _Held | None:
         """The row of a claimed task; None if it is no longer that claim's."""
         found = self._db.execute(
-            f"SELECT n, claims, model, caller, input_file FROM tasks WHERE id = ? AND {_IS_CLAIM}",
+            "SELECT n, claims, model, origin, input_file, size FROM tasks"
+            f" WHERE id = ? AND {_IS_CLAIM}",
             (end.id, end.claim, self._owner),
         ).fetchone()
         return None if found is None else _Held(*found)
@@ -246,11 +249,11 @@ class Claims:
         self.forget(task.id)
         found = self._db.execute(
             "UPDATE tasks SET state = 0, due_ms = ?, turn = NULL, attempts = attempts + ?,"
-            f" owner = NULL, losses = 0 WHERE id = ? AND {_IS_CLAIM} RETURNING model, caller",
+            f" owner = NULL, losses = 0 WHERE id = ? AND {_IS_CLAIM} RETURNING model, origin",
             (task.due_ms, int(task.counted), task.id, task.claim, self._owner),
         ).fetchall()
-        for model, caller in found:
-            self._account.move(model, caller, TaskState.RUNNING, TaskState.QUEUED)
+        for model, origin in found:
+            self._account.move(model, origin, TaskState.RUNNING, TaskState.QUEUED)
         return bool(found)
 
 
@@ -259,6 +262,6 @@ def _ended_row(end: Ended, n: int) -> tuple[Any, ...]:
     answer = end.answer
     is_long = len(answer.body) > LONG_BYTES
     return (
-        int(end.counted), end.code, end.error, answer.status, int(is_long),
+        int(end.counted), end.code, end.error, answer.status, int(is_long), size_of(answer.body),
         msgspec.msgpack.encode(answer.headers), None if is_long else answer.body, n,
     )  # fmt: skip

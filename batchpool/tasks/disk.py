@@ -25,6 +25,7 @@ _FULL_CODES = {sqlite3.SQLITE_FULL}
 _LOG_SHARE = 4  # of the bytes that are kept free
 _MOST_LOG_PAGES = 1000  # as SQLite has it
 _LOG_BYTES = 256 * 1024  # for one task's transaction, twice: in the log, and to empty it
+_GROUP_BYTES = 32 * 2**20  # of the largest group, twice
 _BLOCK_BYTES = 512  # of st_blocks
 
 
@@ -54,8 +55,11 @@ class Disk:
 
     @property
     def is_short(self) -> bool:
-        """True while new tasks are refused, or less is in reserve than should be."""
-        return not (self.has_room() and self._is_whole)
+        """True while new tasks are refused or the next group may bring that about, or less is in
+        reserve than should be."""
+        free, total = self._free()
+        is_near = free < _kept_free(total) + _GROUP_BYTES
+        return not (self.has_room() and self._is_whole) or is_near
 
     def growth(self) -> int:
         """Bytes that what is kept may take in addition, so that enough is left for the log."""

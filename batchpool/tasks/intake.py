@@ -23,6 +23,7 @@ from batchpool.tasks.task_rows import (
     form_of,
     in_parts,
     insert_values,
+    size_of,
 )
 from batchpool.tasks.turns import Turns
 
@@ -76,12 +77,20 @@ class Intake:
 
     def _fit(self, tasks: Sequence[NewTask]) -> bool:
         """True if these tasks are surely below every limit."""
-        size = sum(len(task.input) for task in tasks)
-        if self._committed_bytes() + self.new_bytes + size >= self._limits.bytes:
+        size = sum([size_of(task.input) for task in tasks])
+        kept = self._committed_bytes() + self.new_bytes
+        if kept + size >= self._limits.bytes:
             return False
-        if max(len(task.input) for task in tasks) > LONG_BYTES:
+        if not all(self._has_share(o, size, kept) for o in {t.holder for t in tasks}):
+            return False
+        if max([len(task.input) for task in tasks]) > LONG_BYTES:
             return False
         return self._account.open + len(tasks) < self._limits.open // 2
+
+    def _has_share(self, origin: str, size: int, kept: int) -> bool:
+        """True if an origin may have so many bytes more. kept: bytes of all."""
+        shares, limits = self._account.shares, self._limits
+        return shares.has_room(origin, size, kept, limits.bytes, limits.share)
 
     def _put(self, task: NewTask, now_ms: int, *, room: bool) -> Put:
         query = f"SELECT {FORM}, principal, fingerprint FROM tasks WHERE id = ?"
@@ -95,9 +104,12 @@ class Intake:
             return Put(PutOutcome.KNOWN, form_of(found), found[-2])
         if not room:
             return Put(PutOutcome.DISK_FULL)
-        if self._committed_bytes() + self.new_bytes >= self._limits.bytes:
+        kept = self._committed_bytes() + self.new_bytes
+        if kept >= self._limits.bytes:
             return Put(PutOutcome.BYTES_FULL)
-        if lack := self._account.lack(task.caller, self._limits.open):
+        if not self._has_share(task.holder, size_of(task.input), kept):
+            return Put(PutOutcome.BYTES_SHARE_FULL)
+        if lack := self._account.lack(task.holder, self._limits.open):
             return Put(lack)
         self.add(task, now_ms)
         return self._new(task)
@@ -116,14 +128,16 @@ class Intake:
         values: list[object] = []
         for task in tasks:
             is_long = len(task.input) > LONG_BYTES
-            is_idle = not self._account.has_open(task.caller)
+            is_idle = not self._account.has_open(task.holder)
             turn = self._turns.join(task.model, task.caller, task.rows, is_idle=is_idle)
             values += insert_values(task, now_ms, turn, is_long=is_long)
         inserted = self._db.execute(_INSERTS[len(tasks)], values)
         assert inserted.lastrowid is not None
         self._fresh.add(inserted.lastrowid - len(tasks) + 1, tasks)
-        callers = Counter([(task.model, task.caller) for task in tasks])
-        for (model, caller), n in callers.items():
-            self._account.add(model, TaskState.QUEUED, caller, n)
+        origins = Counter([(task.model, task.holder) for task in tasks])
+        for (model, origin), n in origins.items():
+            self._account.add(model, TaskState.QUEUED, origin, n)
+        for task in tasks:
+            self._account.shares.add(task.holder, size_of(task.input))
         sizes = [len(task.input) for task in tasks]
         self.new_bytes += sum([size for size in sizes if size <= LONG_BYTES])

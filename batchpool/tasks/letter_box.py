@@ -11,6 +11,7 @@ import msgspec
 
 from batchpool.control.task_messages import LetterForm
 from batchpool.tasks.body_files import BodyFiles
+from batchpool.tasks.byte_shares import RECORD_BYTES, ByteShares
 
 _LOG = logging.getLogger("batchpool.tasks")
 LETTERS_MOST = 100_000
@@ -18,14 +19,15 @@ LETTER_SHARE = 4  # dead letters have at most this part of the bytes that a stor
 _FORM = "n, id, model, code, error, attempts, rows, submitted_ms, died_ms, caller, facts"
 
 _FORM_COLUMNS = 11
-_SIZES = "SELECT id, input_file, length(input), length(facts)"
+_SIZES = "SELECT id, input_file, length(input), length(facts), origin"
 
 
 class LetterBox:
     """The table of dead letters. most_bytes: of the whole store.
 
-    Beyond LETTERS_MOST, or a quarter of the store's bytes, the oldest ones go, so that a model that
-    fails for everybody does not close the store. kept: their number.
+    Beyond LETTERS_MOST, or a quarter of the store's bytes, the oldest ones go of the origin that
+    has most bytes of them, so that a model that fails for everybody does not close the store, and
+    nobody's failures push out those of others. kept: their number.
     """
 
     def __init__(self, db: sqlite3.Connection, files: BodyFiles, most_bytes: int) -> None:
@@ -34,11 +36,21 @@ class LetterBox:
         self._most_bytes = most_bytes // LETTER_SHARE
         self.kept = 0
         self._bytes = 0
+        self._shares = ByteShares()
 
     def load(self) -> None:
         """Count anew."""
         (self.kept,) = self._db.execute("SELECT count(*) FROM letters").fetchone()
-        self._bytes = sum(self._size(*row) for row in self._db.execute(f"{_SIZES} FROM letters"))
+        self._bytes = 0
+        self._shares.clear()
+        for row in self._db.execute(f"{_SIZES} FROM letters"):
+            self._count(row, 1)
+
+    def _count(self, row: Sequence[Any], times: int) -> None:
+        """Count the bytes of a row of _SIZES; times: -1 for one that goes."""
+        size = times * self._size(*row[:-1])
+        self._bytes += size
+        self._shares.add(row[-1], size + times * RECORD_BYTES)
 
     def _size(self, identifier: str, has_file: int, n_input: int | None, n_facts: int) -> int:
         return n_facts + (self._files.size(f"{identifier}.in") if has_file else n_input or 0)
@@ -55,22 +67,26 @@ class LetterBox:
         """Keep the input of a task that fails now; its row then has it no more. attempts: those
         that its row has not counted yet."""
         self._db.execute(
-            "INSERT INTO letters (id, model, code, error, attempts, rows, caller, principal,"
-            " submitted_ms, died_ms, facts, input_file, answer, input)"
-            " SELECT id, model, ?, ?, attempts + ?, rows, caller, principal, submitted_ms, ?, ?,"
-            " input_file, answer, input FROM tasks WHERE id = ?",
+            "INSERT INTO letters (id, model, code, error, attempts, rows, caller, origin,"
+            " principal, submitted_ms, died_ms, facts, input_file, answer, input)"
+            " SELECT id, model, ?, ?, attempts + ?, rows, caller, origin, principal, submitted_ms,"
+            " ?, ?, input_file, answer, input FROM tasks WHERE id = ?",
             (code, error, attempts, now_ms, msgspec.msgpack.encode(dict(facts)), identifier),
         )
         (row,) = self._db.execute(f"{_SIZES} FROM letters ORDER BY n DESC LIMIT 1")
         self.kept += 1
-        self._bytes += self._size(*row)
+        self._count(row, 1)
         dropped = 0
         while self.kept > 1 and (self.kept > LETTERS_MOST or self._bytes > self._most_bytes):
-            (oldest,) = self._db.execute("SELECT min(n) FROM letters").fetchone()
+            query = "SELECT min(n) FROM letters WHERE origin = ?"
+            (oldest,) = self._db.execute(query, (self._shares.largest(),)).fetchone()
             self.take(oldest)
             dropped += 1
         if dropped:
-            _LOG.warning("%d dead letters were dropped, the oldest: there are too many", dropped)
+            _LOG.warning(
+                "%d dead letters were dropped, the oldest of who has most: there are too many",
+                dropped,
+            )
 
     def find(
         self, model: str, code: str, before: int, most: int, ids: Sequence[str], *, whole: bool
@@ -93,18 +109,18 @@ class LetterBox:
         body = self._files.read_kept(f"{form.id}.in") if row[11] else row[13]
         return msgspec.structs.replace(form, input=body, answer=row[12])
 
-    def take(self, letter: int) -> tuple[LetterForm, str] | None:
-        """Remove one and give it with its principal; None if it is not there."""
-        columns = f"{_FORM}, input_file, answer, input, principal"
+    def take(self, letter: int) -> tuple[LetterForm, str, str] | None:
+        """Remove one and give it with its principal and origin; None if it is not there."""
+        columns = f"{_FORM}, input_file, answer, input, principal, origin"
         sizes = self._db.execute(f"{_SIZES} FROM letters WHERE n = ?", (letter,)).fetchone()
         query = f"SELECT {columns} FROM letters WHERE n = ?"
         found = self._db.execute(query, (letter,)).fetchone()
         if found is None:
             return None
-        form = self._form(found[:-1])
+        form = self._form(found[:-2])
         self._db.execute("DELETE FROM letters WHERE n = ?", (letter,))
         if found[11]:
             self._files.remove(f"{form.id}.in")
         self.kept -= 1
-        self._bytes -= self._size(*sizes)
-        return form, found[-1]
+        self._count(sizes, -1)
+        return form, found[-2], found[-1]

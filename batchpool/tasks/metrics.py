@@ -10,12 +10,14 @@ _NS = 10**9
 
 
 class TaskMetrics:
-    """counts: events by name. letters: {model: {code: count}}. times: words of histograms as the
+    """counts: events by name. letters: {model: {code: count}}.
+    refusals: by the limit of the store that was met. times: words of histograms as the
     table of metrics has them, {metric: {model: words}}; "" for a metric without a model."""
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(("submitted", "replayed", "reclaimed", "duplicate"), 0)
         self.letters: dict[str, dict[str, int]] = {}
+        self.refusals: dict[str, int] = {}
         self.times: dict[str, dict[str, list[int]]] = {
             "task_seconds": {},
             "task_commit_seconds": {},
@@ -25,6 +27,10 @@ class TaskMetrics:
         """A task became a dead letter."""
         of_model = self.letters.setdefault(model, {})
         of_model[code] = of_model.get(code, 0) + 1
+
+    def refused(self, limit: str) -> None:
+        """A new task was refused for this limit of the store."""
+        self.refusals[limit] = self.refusals.get(limit, 0) + 1
 
     def ended(self, model: str, seconds: float) -> None:
         """A task has ended, so long after it was submitted."""

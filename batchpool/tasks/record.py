@@ -127,7 +127,8 @@ def key_digest(model: str, caller: str, principal: str, key: str) -> bytes:
 
 class NewTask(msgspec.Struct, frozen=True, gc=False):
     """A task that is to be kept. key: of Idempotency-Key in its scope, b"" without one.
-    deadline_ms: it has failed unless it is done by then. own_deadline: the caller has set it."""
+    deadline_ms: it has failed unless it is done by then. own_deadline: the caller has set it.
+    origin: whose share it takes, "" for that of its caller."""
 
     id: str
     model: str
@@ -141,13 +142,20 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
     own_deadline: bool = False
     key: bytes = b""
     fingerprint: bytes = b""
+    origin: str = ""
+
+    @property
+    def holder(self) -> str:
+        """The origin whose share this task takes."""
+        return self.origin or self.caller
 
 
 class PutOutcome(enum.Enum):
     """NEW: the task is kept. KNOWN: it, or another one with its key, was kept before. MISMATCH: a
     task with its key has another input. FULL: the store has as many open tasks as it may.
-    SHARE_FULL: its caller has half of those that may be open, and others have some too. BYTES_FULL:
-    all that is kept takes as many bytes as it may. DISK_FULL: the disk below it takes no more."""
+    SHARE_FULL: its origin has half of those that may be open, and others have some too. BYTES_FULL:
+    all that is kept takes as many bytes as it may. BYTES_SHARE_FULL: its origin has as many of them
+    as one may have. DISK_FULL: the disk below it takes no more."""
 
     NEW = "new"
     KNOWN = "known"
@@ -155,6 +163,7 @@ class PutOutcome(enum.Enum):
     FULL = "full"
     SHARE_FULL = "share full"
     BYTES_FULL = "bytes full"
+    BYTES_SHARE_FULL = "bytes share full"
     DISK_FULL = "disk full"
 
 
@@ -263,13 +272,15 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """open: tasks that have not ended. bytes: of everything that is kept."""
+    """open: tasks that have not ended. bytes: of everything that is kept. share: the part of the
+    bytes that others leave which one origin may have."""
 
     open: int
     bytes: int
     result_ttl_ms: int
     grace_ms: int
     evict_on_read: bool
+    share: float = 0.75
 
 
 @dataclass(slots=True)

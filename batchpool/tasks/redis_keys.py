@@ -4,7 +4,7 @@ All keys of a partition have its number as their hash tag, so that they lie in o
 cluster:
 
     bp:{p}:n         hash: tasks by STATE:MODEL, open tasks, bytes, dead letters
-    bp:{p}:c         hash: open tasks by caller
+    bp:{p}:c         hash: open tasks by origin; b: bytes of tasks and results by origin
     bp:{p}:t:ID      hash: a task, its input while it is open, its result after that
     bp:{p}:w:MODEL   sorted set: tasks that wait, by their turn (batchpool/tasks/turns.py)
     bp:{p}:lines:MODEL   sorted set: callers by the end of their line of such tasks, as far as it
@@ -15,6 +15,8 @@ cluster:
     bp:{p}:open      sorted set: open tasks by submission; until: by deadline
     bp:{p}:ended     sorted set: ID STATE SIZE MODEL by the time at which the result is dropped
     bp:{p}:dead      sorted set: numbers of dead letters; bp:{p}:l:N is the hash of one
+    bp:{p}:holders   sorted set: origins by the bytes of their dead letters
+    bp:{p}:dead_of:ORIGIN   sorted set: of dead, those of one origin
     bp:boxes         sorted set: owners by their last sign of life
     bp:letters       the number of the last dead letter, of all partitions
     bp:cfg           hash: version and partitions, fixed when the store was made

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from batchpool.tasks.byte_shares import ByteShares
 from batchpool.tasks.record import NewTask, PutOutcome, StoreLimits
 from batchpool.tasks.redis_cells import Cells
 from batchpool.tasks.redis_forms import number
@@ -33,44 +34,53 @@ class Room:
             self._open += len(tasks)
             self._bytes += sum(len(task.input) for task in tasks)
             return [None] * len(tasks)
-        own = self._count(sorted({task.caller for task in tasks}))
+        own, shares = self._count(sorted({task.holder for task in tasks}))
         self._counted_ms = now_ms
-        return [self._lack(task, own) for task in tasks]
+        return [self._lack(task, own, shares) for task in tasks]
 
     @property
     def _is_far(self) -> bool:
         limits = self._limits
-        return self._open < limits.open // _FAR and self._bytes < limits.bytes // _FAR
+        if self._open >= limits.open // _FAR or self._bytes >= limits.bytes // _FAR:
+            return False
+        return self._bytes <= limits.share * (limits.bytes - self._bytes)  # whoever has them
 
-    def _count(self, callers: Sequence[str]) -> Counter[str]:
-        """Count all open tasks and bytes, and the open tasks of these callers."""
+    def _count(self, origins: Sequence[str]) -> tuple[Counter[str], ByteShares]:
+        """Count all open tasks and bytes, and the open tasks and bytes of these origins."""
         partitions = range(self._cells.number)
         commands = [
             Command(at, ("HMGET", at, "open", "bytes"))
             for at in (key(p, "n") for p in partitions)
         ] + [
-            Command(at, ("HMGET", at, *callers)) for at in (key(p, "c") for p in partitions)
+            Command(at, ("HMGET", at, *origins))
+            for name in "cb" for at in (key(p, name) for p in partitions)
         ]  # fmt: skip
         found = self._cells.link.run(commands)
-        totals, owns = found[: len(partitions)], found[len(partitions) :]
+        n = len(partitions)
+        totals, owns, sizes = found[:n], found[n : 2 * n], found[2 * n :]
         self._open = sum(number(open_) for open_, _ in totals)
         self._bytes = sum(number(size) for _, size in totals)
         own: Counter[str] = Counter()
-        for counts in owns:
-            for caller, count in zip(callers, counts, strict=True):
-                own[caller] += number(count)
-        return own
+        shares = ByteShares()
+        for counts, bytes_ in zip(owns, sizes, strict=True):
+            for origin, count, size in zip(origins, counts, bytes_, strict=True):
+                own[origin] += number(count)
+                shares.add(origin, number(size))
+        return own, shares
 
-    def _lack(self, task: NewTask, own: Counter[str]) -> PutOutcome | None:
-        limits = self._limits
+    def _lack(self, task: NewTask, own: Counter[str], shares: ByteShares) -> PutOutcome | None:
+        limits, origin, size = self._limits, task.holder, len(task.input)
         if self._bytes >= limits.bytes:
             return PutOutcome.BYTES_FULL
+        if not shares.has_room(origin, size, self._bytes, limits.bytes, limits.share):
+            return PutOutcome.BYTES_SHARE_FULL
         if self._open >= limits.open:
             return PutOutcome.FULL
-        has_half = own[task.caller] >= max(1, limits.open // 2)
-        if has_half and self._open > own[task.caller]:
+        has_half = own[origin] >= max(1, limits.open // 2)
+        if has_half and self._open > own[origin]:
             return PutOutcome.SHARE_FULL
-        own[task.caller] += 1
+        own[origin] += 1
         self._open += 1
-        self._bytes += len(task.input)
+        self._bytes += size
+        shares.add(origin, size)
         return None

@@ -297,7 +297,7 @@ def _put_words(task: NewTask, lack: PutOutcome | None) -> tuple[Any, ...]:
     return (
         task.id, task.model, task.rows, task.input, task.answer, task.caller, task.principal,
         task.submitted_ms, task.deadline_ms, int(task.own_deadline), task.key.hex(),
-        task.fingerprint, "" if lack is None else lack.value,
+        task.fingerprint, task.holder, "" if lack is None else lack.value,
     )  # fmt: skip
 
 

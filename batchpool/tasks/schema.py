@@ -3,6 +3,9 @@
 A row of `tasks` is one task. Its indices are partial, so that an ended task costs what its result
 costs: `turns` has the queued tasks that may run, `waits` those whose time has not come, `deadlines`
 the open ones, `drops` those that have ended.
+
+`reads` has the results that were read, by the time at which they are dropped for that: a row of its
+own is a tenth of what it costs to write the row of a task again, with its result.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from batchpool.tasks.byte_shares import RECORD_BYTES
 from batchpool.tasks.store import StoreAway
 
-VERSION = 2
+VERSION = 3
 _APPLICATION_ID = 0x62707473  # "bpts"
 _OLDEST_SQLITE = (3, 35)  # RETURNING
 _WAL_MOST_BYTES = 64 * 2**20
@@ -27,6 +31,7 @@ CREATE TABLE tasks (
     state INTEGER NOT NULL,
     rows INTEGER NOT NULL,
     caller TEXT NOT NULL,
+    origin TEXT NOT NULL,
     principal TEXT NOT NULL,
     key BLOB,
     fingerprint BLOB NOT NULL,
@@ -47,6 +52,7 @@ CREATE TABLE tasks (
     status INTEGER NOT NULL DEFAULT 0,
     input_file INTEGER NOT NULL DEFAULT 0,
     body_file INTEGER NOT NULL DEFAULT 0,
+    size INTEGER NOT NULL,
     headers BLOB,
     answer BLOB,
     input BLOB,
@@ -57,6 +63,7 @@ CREATE INDEX turns ON tasks (model, turn) WHERE state = 0 AND turn IS NOT NULL;
 CREATE INDEX waits ON tasks (model, due_ms) WHERE state = 0 AND turn IS NULL;
 CREATE INDEX deadlines ON tasks (deadline_ms, submitted_ms) WHERE state < 2;
 CREATE INDEX drops ON tasks (drop_ms) WHERE drop_ms IS NOT NULL;
+CREATE TABLE reads (drop_ms INTEGER, n INTEGER, PRIMARY KEY (drop_ms, n)) WITHOUT ROWID;
 CREATE TABLE letters (
     n INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL,
@@ -66,6 +73,7 @@ CREATE TABLE letters (
     attempts INTEGER NOT NULL,
     rows INTEGER NOT NULL,
     caller TEXT NOT NULL,
+    origin TEXT NOT NULL,
     principal TEXT NOT NULL,
     submitted_ms INTEGER NOT NULL,
     died_ms INTEGER NOT NULL,
@@ -74,6 +82,7 @@ CREATE TABLE letters (
     answer BLOB NOT NULL,
     input BLOB
 );
+CREATE INDEX holders ON letters (origin, n);
 """
 # From version 1, which claimed by time alone: its tasks that wait for their time go on waiting.
 _TURNS = """
@@ -82,6 +91,19 @@ DROP INDEX due;
 CREATE INDEX turns ON tasks (model, turn) WHERE state = 0 AND turn IS NOT NULL;
 CREATE INDEX waits ON tasks (model, due_ms) WHERE state = 0 AND turn IS NULL;
 """
+# From version 2, which knew no origins: those who had given themselves names share one. A result in
+# a file counts as nothing, since its length is not here.
+_ORIGINS = f"""
+ALTER TABLE tasks ADD COLUMN origin TEXT NOT NULL DEFAULT '';
+ALTER TABLE tasks ADD COLUMN size INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE letters ADD COLUMN origin TEXT NOT NULL DEFAULT '';
+UPDATE tasks SET origin = CASE WHEN caller LIKE 'client %' THEN 'client' ELSE caller END,
+    size = {RECORD_BYTES} + coalesce(length(input), 0) + coalesce(length(body), 0);
+UPDATE letters SET origin = CASE WHEN caller LIKE 'client %' THEN 'client' ELSE caller END;
+CREATE TABLE reads (drop_ms INTEGER, n INTEGER, PRIMARY KEY (drop_ms, n)) WITHOUT ROWID;
+CREATE INDEX holders ON letters (origin, n);
+"""
+_STEPS = {1: _TURNS + _ORIGINS, 2: _ORIGINS}
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -110,6 +132,8 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 
 def _set_up(db: sqlite3.Connection, path: Path) -> None:
+    # Of a database that is new, and before everything else: each of the others fixes the size.
+    db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (application,) = db.execute("PRAGMA application_id").fetchone()
@@ -123,7 +147,6 @@ def _set_up(db: sqlite3.Connection, path: Path) -> None:
         )
     if not tables:  # before anything is written; a database that is refused stays as it is
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     db.execute("PRAGMA journal_mode = WAL")
     # An answer 202 says that the task is kept, also if the power fails.
     db.execute("PRAGMA synchronous = FULL")
@@ -135,4 +158,5 @@ def _set_up(db: sqlite3.Connection, path: Path) -> None:
             f" PRAGMA user_version = {VERSION}; COMMIT;"
         )
     elif version < VERSION:
-        db.executescript(f"BEGIN IMMEDIATE; {_TURNS} PRAGMA user_version = {VERSION}; COMMIT;")
+        steps = _STEPS[version]
+        db.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {VERSION}; COMMIT;")

@@ -39,6 +39,7 @@ class TaskSettings:
                 result_ttl_ms=int(server["task_result_ttl_s"] * 1000),
                 grace_ms=int(server["task_collect_grace_s"] * 1000),
                 evict_on_read=server["task_evict_on_read"],
+                share=server["tasks_caller_share"],
             ),
             most_body_bytes=server["task_max_body_mib"] * _MIB,
             max_age_ms=int(server["task_max_age_s"] * 1000),

@@ -24,6 +24,7 @@ from typing import Any
 from batchpool.control.task_messages import LetterForm, TaskForm
 from batchpool.tasks.account import Account
 from batchpool.tasks.body_files import BodyFiles
+from batchpool.tasks.byte_shares import RECORD_BYTES
 from batchpool.tasks.claims import Claims
 from batchpool.tasks.disk import Disk
 from batchpool.tasks.expiry import Expiry
@@ -142,13 +143,13 @@ class SqliteStore:
 
     def _count(self) -> None:
         rows = self._db.execute(
-            "SELECT model, state, caller, count(*), min(turn), max(turn + rows) FROM tasks"
-            " GROUP BY 1, 2, 3"
+            "SELECT model, state, origin, count(*), sum(size), caller, min(turn), max(turn + rows)"
+            " FROM tasks GROUP BY model, state, origin, caller"
         ).fetchall()
-        self._account.load(row[:4] for row in rows)
+        self._account.load(row[:5] for row in rows)
         self._turns.load(
             (model, caller, first, end)
-            for model, state, caller, _, first, end in rows
+            for model, state, *_, caller, first, end in rows
             if state == TaskState.QUEUED and first is not None
         )
         self._letters.load()
@@ -259,7 +260,6 @@ class SqliteStore:
 
     def mark_read(self, ids: Sequence[str], now_ms: int) -> list[None]:
         if self._limits.evict_on_read:
-            # A failed task is no result that somebody has got: it keeps its time.
             drop_ms = now_ms + self._limits.grace_ms
             with self.group():
                 for part in in_parts(ids):
@@ -272,12 +272,12 @@ class SqliteStore:
 
     def _cancel(self, identifier: str, now_ms: int) -> TaskForm | None:
         found = self._rows(
-            f"SELECT {FORM}, state, caller, input_file, body_file FROM tasks WHERE id = ?",
+            f"SELECT {FORM}, state, origin, size, input_file, body_file FROM tasks WHERE id = ?",
             identifier,
         )
-        if not found or found[0][-4] == TaskState.CANCELLED:
+        if not found or found[0][-5] == TaskState.CANCELLED:
             return None
-        number, caller, has_input, has_body = found[0][-4:]
+        number, origin, size, has_input, has_body = found[0][-5:]
         form, state = form_of(found[0]), TaskState(number)
         if has_input:
             self._files.remove(f"{identifier}.in")
@@ -285,15 +285,17 @@ class SqliteStore:
             self._files.remove(f"{identifier}.out")
         if state.has_ended:
             self._db.execute("DELETE FROM tasks WHERE id = ?", (identifier,))
-            self._account.add(form.model, state, caller, -1)
+            self._account.add(form.model, state, origin, -1)
+            self._account.shares.add(origin, -size)
             return form
         self._db.execute(
             "UPDATE tasks SET state = 4, finished_ms = ?, drop_ms = ?, input = NULL,"
-            " input_file = 0, key = NULL WHERE id = ?",
-            (now_ms, now_ms + self._limits.result_ttl_ms, identifier),
+            " input_file = 0, key = NULL, size = ? WHERE id = ?",
+            (now_ms, now_ms + self._limits.result_ttl_ms, RECORD_BYTES, identifier),
         )
         self._claims.forget(identifier)
-        self._account.move(form.model, caller, state, TaskState.CANCELLED)
+        self._account.move(form.model, origin, state, TaskState.CANCELLED)
+        self._account.shares.add(origin, RECORD_BYTES - size)
         return form
 
     # -- upkeep -------------------------------------------------------------------------
@@ -365,11 +367,11 @@ class SqliteStore:
         found = self._letters.take(letter)
         if found is None:
             return None
-        form, principal = found
+        form, principal, origin = found
         identifier = task_id(now_ms, os.urandom(TOKEN_BYTES))
         task = NewTask(
             identifier, form.model, form.rows, form.input, form.answer, form.caller, principal,
-            now_ms, deadline_ms,
+            now_ms, deadline_ms, origin=origin,
         )  # fmt: skip
         self._intake.add(task, now_ms)
         return identifier

@@ -9,34 +9,40 @@ import msgspec
 
 from batchpool.control.task_messages import TaskForm
 from batchpool.core.errors import DeadlineExceeded, Expired, PoolError
+from batchpool.tasks.byte_shares import RECORD_BYTES
 from batchpool.tasks.record import NewTask, TaskAnswer, TaskState
 
 T = TypeVar("T")
 FORM = "id, state, model, attempts, submitted_ms, started_ms, finished_ms, code, error"
 INSERT = (
-    "INSERT INTO tasks (id, model, state, rows, caller, principal, key, fingerprint, submitted_ms,"
-    " due_ms, turn, deadline_ms, own_deadline, input_file, answer, input) VALUES "
+    "INSERT INTO tasks (id, model, state, rows, caller, origin, principal, key, fingerprint,"
+    " submitted_ms, due_ms, turn, deadline_ms, own_deadline, input_file, size, answer, input)"
+    " VALUES "
 )
-INSERTED = "(?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # one row of it
+INSERTED = "(?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # one row of it
 FINISH = (
     "UPDATE tasks SET state = ?, attempts = attempts + ?, finished_ms = ?, drop_ms = ?, code = ?,"
-    " error = ?, status = ?, body_file = ?, headers = ?, body = ?, input = NULL, input_file = 0"
-    " WHERE n = ?"
+    " error = ?, status = ?, body_file = ?, size = ?, headers = ?, body = ?, input = NULL,"
+    " input_file = 0 WHERE n = ?"
 )
 # As FINISH, of several tasks at once: the rows of VALUES are attempts, code, error, status,
-# body_file, headers, body and n.
+# body_file, size, headers, body and n.
 _FINISH_ALL = (
     "UPDATE tasks SET state = ?, finished_ms = ?, drop_ms = ?, attempts = attempts + column1,"
-    " code = column2, error = column3, status = column4, body_file = column5, headers = column6,"
-    " body = column7, input = NULL, input_file = 0 FROM (VALUES {}) WHERE n = column8"
+    " code = column2, error = column3, status = column4, body_file = column5, size = column6,"
+    " headers = column7, body = column8, input = NULL, input_file = 0 FROM (VALUES {})"
+    " WHERE n = column9"
 )
 AT_ONCE = (32, 8, 1)  # rows of one statement: few sizes, so that they stay prepared
-FINISH_ALL = {n: _FINISH_ALL.format(", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * n)) for n in AT_ONCE}
+FINISH_ALL = {
+    n: _FINISH_ALL.format(", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * n)) for n in AT_ONCE
+}
 EXPIRE = (
-    "SELECT n, id, model, caller, state, own_deadline, input_file FROM tasks"
+    "SELECT n, id, model, origin, state, own_deadline, input_file, size FROM tasks"
     " WHERE state < 2 AND deadline_ms <= ? LIMIT ?"
 )
-_COLLECTED = "UPDATE tasks SET drop_ms = min(drop_ms, ?) WHERE state = 2 AND id IN ({})"
+# A failed task is no result that somebody has got: it keeps its time.
+_COLLECTED = "INSERT OR IGNORE INTO reads SELECT ?, n FROM tasks WHERE state = 2 AND id IN ({})"
 COLLECTED = {n: _COLLECTED.format(", ".join("?" * n)) for n in AT_ONCE}
 _HEADERS = msgspec.msgpack.Decoder(tuple[tuple[bytes, bytes], ...])
 
@@ -53,11 +59,16 @@ def in_parts(entries: Sequence[T]) -> Iterator[Sequence[T]]:
 def insert_values(task: NewTask, due_ms: int, turn: int, *, is_long: bool) -> tuple[Any, ...]:
     """The values of INSERTED. is_long: its input is in a file."""
     return (
-        *(task.id, task.model, task.rows, task.caller, task.principal),
+        *(task.id, task.model, task.rows, task.caller, task.holder, task.principal),
         *(task.key or None, task.fingerprint, task.submitted_ms, due_ms, turn),
-        *(task.deadline_ms, int(task.own_deadline), int(is_long), task.answer),
-        None if is_long else task.input,
+        *(task.deadline_ms, int(task.own_deadline), int(is_long), size_of(task.input)),
+        *(task.answer, None if is_long else task.input),
     )
+
+
+def size_of(body: bytes) -> int:
+    """The bytes of a task that count for its origin. body: its input, or its result."""
+    return RECORD_BYTES + len(body)
 
 
 def form_of(row: Sequence[Any]) -> TaskForm:

@@ -74,7 +74,8 @@ class Transactions:
         is_short = self._disk.is_short
         if is_short:
             (pages,) = self._db.execute("PRAGMA page_count").fetchone()
-            most = pages + self._disk.growth() // self._page_bytes
+            # Half, since the log has all that is new before the database has it.
+            most = pages + self._disk.growth() // 2 // self._page_bytes
             self._db.execute(f"PRAGMA max_page_count = {most}").fetchall()
         elif self._is_bounded:
             self._db.execute(f"PRAGMA max_page_count = {_MOST_PAGES}").fetchall()

@@ -164,6 +164,14 @@ class ServerConfig:
         least=1,
         most=1 << 24,
     )
+    tasks_caller_share: float = key_field(
+        0.75,
+        "part of tasks_max_mib that one caller may have of what others leave: one that is alone has"
+        " three quarters, and a newcomer finds room; by its key, else its address with all names in"
+        " X-Client-Id; 1 for no share",
+        least=0.01,
+        most=1,
+    )
     task_max_body_mib: int = key_field(
         64, "largest input of one task", unit="MiB", least=1, most=1 << 10
     )

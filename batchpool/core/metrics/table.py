@@ -328,6 +328,11 @@ METRICS: tuple[Metric, ...] = (
         "results that were refused, as their task was taken back, too old or another process's",
     ),
     _counter(
+        "tasks_refused", "reader",
+        "new tasks that were refused with 503 or 507, by the limit that they met: open tasks (full,"
+        " share full), bytes (bytes full, bytes share full), the disk", ("limit",),
+    ),
+    _counter(
         "dead_letters", "reader", "tasks that failed for good, by the error's code",
         ("model", "code"),
     ),

@@ -20,6 +20,7 @@ def task_series(status: TaskStatus) -> Iterator[tuple[Metric, list[Series]]]:
     yield metric_of("tasks"), states
     for name in ("submitted", "replayed", "reclaimed", "duplicate"):
         yield metric_of(f"tasks_{name}_total"), [((), [status.counts.get(name, 0)])]
+    yield metric_of("tasks_refused_total"), [((k,), [n]) for k, n in status.refusals.items()]
     letters: list[Series] = [
         ((model, code), [n]) for model, codes in status.letters.items() for code, n in codes.items()
     ]

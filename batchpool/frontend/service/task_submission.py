@@ -43,13 +43,21 @@ def task_message(
         head.caller.key,
         key,
         0 if timeout_ns is None else max(1, timeout_ns // 1_000_000),
+        origin_name(head),
     )
 
 
 def caller_name(head: RequestHead) -> str:
-    """The caller of a task, in whose name it is counted: its key, else its X-Client-Id, else its
+    """The caller of a task, in whose name it is run: its key, else its X-Client-Id, else its
     address."""
-    if head.caller.key:
-        return f"key {head.caller.key}"
     named = head.headers.get(b"x-client-id")
-    return f"client {named.decode('latin-1')[:255]}" if named else head.caller.address
+    if named and not head.caller.key:
+        return f"client {named.decode('latin-1')[:255]}"
+    return origin_name(head)
+
+
+def origin_name(head: RequestHead) -> str:
+    """The origin of a task, whose share of the store it takes: the caller's key, else its address,
+    since a caller can make up any number of names."""
+    caller = head.caller
+    return f"key {caller.key}" if caller.key else caller.address

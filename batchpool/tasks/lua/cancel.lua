@@ -5,7 +5,7 @@ local answers = {}
 for at = 4, #ARGV do
   local id = ARGV[at]
   local key = task_key(id)
-  local task = redis.call('HMGET', key, 'state', 'which', 'entry', 'model', 'size', 'key')
+  local task = redis.call('HMGET', key, 'state', 'which', 'entry', 'model', 'size', 'key', 'origin', 'caller')
   local state = task[1]
   if not state or state == '4' then
     answers[#answers + 1] = {}
@@ -20,7 +20,7 @@ for at = 4, #ARGV do
       redis.call('DEL', key)
       redis.call('ZREM', BASE .. 'ended', ended_name(id, state, task[5], task[4]))
       count(state .. ':' .. task[4], -1)
-      count('bytes', -task[5])
+      hold(origin_of(task[7], task[8]), -task[5])
     end
   end
 end

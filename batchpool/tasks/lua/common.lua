@@ -21,11 +21,36 @@ local function move(model, before, after)
   count(after .. ':' .. model, 1)
 end
 
-local function open_task(caller, by)
-  count('open', by)
-  if redis.call('HINCRBY', BASE .. 'c', caller, by) <= 0 then
-    redis.call('HDEL', BASE .. 'c', caller)
+local function add_to(name, origin, by)
+  if origin and redis.call('HINCRBY', BASE .. name, origin, by) <= 0 then
+    redis.call('HDEL', BASE .. name, origin)
   end
+end
+
+-- The origin of a task, whose share it takes; a box of an earlier release keeps callers alone.
+local function origin_of(origin, caller)
+  return origin and origin ~= '' and origin or caller
+end
+
+-- Where no task is open nobody has any, whatever boxes of earlier releases have left here.
+local function open_task(origin, by)
+  if redis.call('HINCRBY', COUNTS, 'open', by) == 0 then
+    redis.call('HDEL', COUNTS, 'open')
+    redis.call('UNLINK', BASE .. 'c')
+  else
+    add_to('c', origin, by)
+  end
+end
+
+local function hold(origin, by)
+  count('bytes', by)
+  add_to('b', origin, by)
+end
+
+-- As in `open_task`, where nothing but dead letters is left.
+local function forget_holders()
+  local bytes = redis.call('HMGET', COUNTS, 'bytes', 'letter_bytes')
+  if (bytes[1] or '0') == (bytes[2] or '0') then redis.call('UNLINK', BASE .. 'b') end
 end
 
 -- Where the tasks of a model are that wait in turns, sorted by their turn.
@@ -73,21 +98,22 @@ local function take_out(id, which, entry, model)
   return was_there
 end
 
--- task: {id, model, rows, input, answer, caller, principal, submitted, deadline, own, key, print}
+-- task: {id, model, rows, input, answer, caller, principal, submitted, deadline, own, key, print, origin}
 local function create(task)
   local id, model, caller, key = task[1], task[2], task[6], task[11]
   local size = #task[4] + #task[5] + OVERHEAD
+  local origin = origin_of(task[13], caller)
   redis.call('HSET', task_key(id), 'id', id, 'model', model, 'rows', task[3], 'input', task[4],
     'answer', task[5], 'caller', caller, 'principal', task[7], 'submitted', task[8],
     'deadline', task[9], 'own', task[10], 'key', key, 'print', task[12], 'attempts', '0',
-    'claims', '0', 'losses', '0', 'size', size)
-  join(id, model, caller, task[3], redis.call('HEXISTS', BASE .. 'c', caller) == 0)
+    'claims', '0', 'losses', '0', 'size', size, 'origin', origin)
+  join(id, model, caller, task[3], redis.call('HEXISTS', BASE .. 'c', origin) == 0)
   redis.call('ZADD', BASE .. 'open', task[8], id)
   redis.call('ZADD', BASE .. 'until', task[9], id)
   if key ~= '' then redis.call('SET', BASE .. 'i:' .. key, id) end
   count('0:' .. model, 1)
-  count('bytes', size)
-  open_task(caller, 1)
+  hold(origin, size)
+  open_task(origin, 1)
 end
 
 local function ended_name(id, state, size, model)
@@ -98,7 +124,8 @@ end
 -- to live, which is longer, is for the case that no box is left to sweep.
 local function conclude(id, state, now, ttl, code, err, status, headers, body)
   local key = task_key(id)
-  local task = redis.call('HMGET', key, 'state', 'model', 'caller', 'size', 'key')
+  local task = redis.call('HMGET', key, 'state', 'model', 'caller', 'size', 'key', 'origin')
+  local origin = origin_of(task[6], task[3])
   local size = #body + #err + OVERHEAD
   redis.call('HDEL', key, 'input', 'answer', 'entry', 'which', 'turn')
   redis.call('HSET', key, 'state', state, 'finished', now, 'code', code, 'error', err,
@@ -110,8 +137,8 @@ local function conclude(id, state, now, ttl, code, err, status, headers, body)
   redis.call('ZREM', BASE .. 'until', id)
   redis.call('ZADD', BASE .. 'ended', now + ttl, ended_name(id, state, size, task[2]))
   move(task[2], task[1], state)
-  count('bytes', size - (tonumber(task[4]) or 0))
-  open_task(task[3], -1)
+  hold(origin, size - (tonumber(task[4]) or 0))
+  open_task(origin, -1)
 end
 
 local function forget_key(id, key)
@@ -122,9 +149,16 @@ end
 
 local function remove_letter(letter)
   local key = BASE .. 'l:' .. letter
-  local size = redis.call('HGET', key, 'size')
+  local kept = redis.call('HMGET', key, 'size', 'origin', 'caller')
+  local size, origin = kept[1], origin_of(kept[2], kept[3])
   if not size then return false end
   redis.call('DEL', key)
+  if origin then
+    redis.call('ZREM', BASE .. 'dead_of:' .. origin, letter)
+    if tonumber(redis.call('ZINCRBY', BASE .. 'holders', -size, origin)) <= 0 then
+      redis.call('ZREM', BASE .. 'holders', origin)
+    end
+  end
   redis.call('ZREM', BASE .. 'dead', letter)
   count('letters', -1)
   count('letter_bytes', -size)
@@ -132,15 +166,27 @@ local function remove_letter(letter)
   return true
 end
 
--- Keep the input of a task that fails now as a dead letter; beyond the limits the oldest go.
+-- The oldest letter of the origin with most bytes of them; of all, where only boxes of earlier
+-- releases have kept some.
+local function oldest_of_most()
+  local most = redis.call('ZREVRANGE', BASE .. 'holders', 0, 0)[1]
+  local oldest = most and redis.call('ZRANGE', BASE .. 'dead_of:' .. most, 0, 0)[1]
+  return oldest or redis.call('ZRANGE', BASE .. 'dead', 0, 0)[1]
+end
+
+-- Keep the input of a task that fails now as a dead letter; beyond the limits the oldest go of who
+-- has most.
 local function bury(letter, id, code, err, facts, attempts, now, most, most_bytes)
   local task = redis.call('HMGET', task_key(id), 'model', 'attempts', 'rows', 'submitted', 'caller',
-    'input', 'answer', 'principal')
+    'input', 'answer', 'principal', 'origin')
+  local origin = origin_of(task[9], task[5])
   local size = #task[6] + #task[7] + #facts + OVERHEAD
   redis.call('HSET', BASE .. 'l:' .. letter, 'letter', letter, 'id', id, 'model', task[1],
     'code', code, 'error', err, 'attempts', (tonumber(task[2]) or 0) + attempts, 'rows', task[3],
     'submitted', task[4], 'died', now, 'caller', task[5], 'facts', facts, 'input', task[6],
-    'answer', task[7], 'principal', task[8], 'size', size)
+    'answer', task[7], 'principal', task[8], 'size', size, 'origin', origin)
+  redis.call('ZADD', BASE .. 'dead_of:' .. origin, letter, letter)
+  redis.call('ZINCRBY', BASE .. 'holders', size, origin)
   redis.call('ZADD', BASE .. 'dead', letter, letter)
   count('letters', 1)
   count('letter_bytes', size)
@@ -148,7 +194,11 @@ local function bury(letter, id, code, err, facts, attempts, now, most, most_byte
   local kept = redis.call('ZCARD', BASE .. 'dead')
   while kept > 1 and (kept > tonumber(most)
       or tonumber(redis.call('HGET', COUNTS, 'letter_bytes') or 0) > tonumber(most_bytes)) do
-    remove_letter(redis.call('ZRANGE', BASE .. 'dead', 0, 0)[1])
-    kept = kept - 1
+    local oldest = oldest_of_most()
+    if not remove_letter(oldest) then -- its record is evicted
+      redis.call('ZREM', BASE .. 'dead', oldest)
+      redis.call('ZREM', BASE .. 'dead_of:' .. origin, oldest)
+    end
+    kept = redis.call('ZCARD', BASE .. 'dead')
   end
 end

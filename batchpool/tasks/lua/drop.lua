@@ -4,10 +4,12 @@ for _, name in ipairs(found) do
   local id, state, size, model = string.match(name, '^(%S+) (%S+) (%S+) (.*)$')
   redis.call('ZREM', BASE .. 'ended', name)
   if tonumber(size) then -- else it is none of ours
-    forget_key(id, redis.call('HGET', task_key(id), 'key'))
+    local task = redis.call('HMGET', task_key(id), 'key', 'origin', 'caller')
+    forget_key(id, task[1])
     redis.call('DEL', task_key(id))
     count(state .. ':' .. model, -1)
-    count('bytes', -size)
+    hold(origin_of(task[2], task[3]), -size)
   end
 end
+if #found > 0 then forget_holders() end
 return #found

@@ -1,9 +1,9 @@
--- Keep new tasks. ARGV: again, now, then 13 of each task: as in `create`, and the limit that keeps
+-- Keep new tasks. ARGV: again, now, then 14 of each task: as in `create`, and the limit that keeps
 -- it out, '' for none. Answers for each {'new'}, {'mismatch'}, {limit} or {'known', principal, form}.
 local answers = {}
-for at = 3, #ARGV, 13 do
-  local task = {unpack(ARGV, at, at + 11)}
-  local lack = ARGV[at + 12]
+for at = 3, #ARGV, 14 do
+  local task = {unpack(ARGV, at, at + 12)}
+  local lack = ARGV[at + 13]
   local id, key = task[1], task[11]
   local known = key ~= '' and redis.call('GET', BASE .. 'i:' .. key)
   if not known or redis.call('EXISTS', task_key(known)) == 0 then

@@ -2,8 +2,9 @@
 -- Answers 1, or 0 where there is no such letter.
 local letter = ARGV[3]
 local kept = redis.call('HMGET', BASE .. 'l:' .. letter, 'model', 'rows', 'input', 'answer', 'caller',
-  'principal')
+  'principal', 'origin')
 if not kept[1] then return 0 end
 remove_letter(letter)
-create({ARGV[4], kept[1], kept[2], kept[3], kept[4], kept[5], kept[6], ARGV[2], ARGV[5], '0', '', ''})
+create({ARGV[4], kept[1], kept[2], kept[3], kept[4], kept[5], kept[6], ARGV[2], ARGV[5], '0', '', '',
+  origin_of(kept[7], kept[5])})
 return 1

@@ -114,7 +114,8 @@ class MemoryStore:
     def _account(self) -> Account:
         account = Account()
         for kept in self.tasks.values():
-            account.add(kept.task.model, kept.state, kept.task.caller)
+            account.add(kept.task.model, kept.state, kept.task.holder)
+            account.shares.add(kept.task.holder, len(kept.task.input))
         return account
 
     def _bytes(self) -> int:
@@ -131,7 +132,12 @@ class MemoryStore:
                 return Put(PutOutcome.KNOWN, kept.form, kept.task.principal)
         if self._bytes() >= self.limits.bytes:
             return Put(PutOutcome.BYTES_FULL)
-        if lack := self._account().lack(task.caller, self.limits.open):
+        account, size, limits = self._account(), len(task.input), self.limits
+        if not account.shares.has_room(
+            task.holder, size, self._bytes(), limits.bytes, limits.share
+        ):
+            return Put(PutOutcome.BYTES_SHARE_FULL)
+        if lack := account.lack(task.holder, limits.open):
             return Put(lack)
         self._queue(Kept(task, due_ms=now_ms))
         return Put(PutOutcome.NEW, self.tasks[task.id].form, task.principal)
@@ -158,7 +164,7 @@ class MemoryStore:
         return found
 
     def _queue(self, kept: Kept) -> None:
-        self._line_up(kept, is_idle=not self._account().has_open(kept.task.caller))
+        self._line_up(kept, is_idle=not self._account().has_open(kept.task.holder))
         self.tasks[kept.task.id] = kept
 
     def _line_up(self, kept: Kept, *, is_idle: bool) -> None:

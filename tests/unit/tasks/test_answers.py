@@ -161,7 +161,13 @@ def test_refusals_say_what_to_do() -> None:
         (
             {"open": 4},
             ["b", "a", "a"],
-            "half of the 4 open tasks that are taken (tasks_max)",
+            "the caller at a has half of the 4 open tasks that are taken (tasks_max)",
+        ),
+        (
+            {"bytes": 200, "share": 0.5},
+            ["b", "a"],
+            "of the caller at a take their share of the 0 MiB that are kept (tasks_max_mib): one"
+            " caller may have 50% of what the others leave (tasks_caller_share)",
         ),
         ({"bytes": 1}, ["a"], "take 0 MiB, the most that is kept (tasks_max_mib)"),
     ],
@@ -177,6 +183,8 @@ def test_a_full_store_tells_the_limit_that_holds(
         assert isinstance(found, TaskRefused)
         assert found.code == "tasks_full"
         assert text in found.error
+        (counted,) = desk.metrics.refusals.values()
+        assert counted == 1
         await desk.committer.close()
 
     asyncio.run(scene())

@@ -295,6 +295,15 @@ def test_a_consumer_with_pending_entries_is_never_deleted(
     assert busy.finish([done(task)], NOW) == [True]
 
 
+def test_letters_of_who_has_most_make_room_for_those_of_others(box: Open) -> None:
+    store = box(limits=replace(LIMITS, bytes=64 * 8000))
+    tasks = [structs.replace(new(i), origin="many" if i else "few") for i in range(9)]
+    store.put(tasks, NOW)
+    store.finish([letter(task) for task in claimed(store)], NOW)
+    kept = [form.id for form in store.letters("", "", 0, 10, (), whole=False)]
+    assert kept == [new(i).id for i in (8, 7, 0)]
+
+
 def test_the_oldest_letters_go_where_there_are_too_many(box: Open) -> None:
     store = box(limits=replace(LIMITS, bytes=64 * 1500))
     store.put([new(i, input=bytes(500)) for i in range(6)], NOW)

@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from batchpool.tasks.body_files import LONG_BYTES
 from batchpool.tasks.claims import DUE, NEXT
@@ -110,7 +111,7 @@ def _damaged(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (_newer, "is of version 99, made by a newer batchpool; this one knows 2"),
+        (_newer, "is of version 99, made by a newer batchpool; this one knows 3"),
         (_foreign, "is no database of tasks"),
         (_damaged, "cannot be opened"),
     ],
@@ -128,18 +129,31 @@ def test_a_database_that_cannot_be_understood_is_refused_and_left_as_it_is(
     assert path.read_bytes() == before
 
 
-def test_a_database_of_the_first_version_goes_on(tmp_path: Path) -> None:
+_WITHOUT_ORIGINS = (
+    "DROP INDEX holders; DROP TABLE reads; ALTER TABLE letters DROP COLUMN origin;"
+    " ALTER TABLE tasks DROP COLUMN origin; ALTER TABLE tasks DROP COLUMN size;"
+    " PRAGMA user_version = 2;"
+)
+_WITHOUT_TURNS = (
+    "DROP INDEX turns; DROP INDEX waits; ALTER TABLE tasks DROP COLUMN turn;"
+    " CREATE INDEX due ON tasks (model, due_ms) WHERE state = 0; PRAGMA user_version = 1;"
+)
+
+
+@pytest.mark.parametrize("changes", [_WITHOUT_ORIGINS, _WITHOUT_ORIGINS + _WITHOUT_TURNS])
+def test_a_database_of_an_earlier_version_goes_on(tmp_path: Path, changes: str) -> None:
     store = SqliteStore(tmp_path / "tasks", LIMITS)
     store.put([new(i) for i in range(3)], 1)
+    size = store._account.shares.of("me")
     store.close()
     with sqlite3.connect(tmp_path / "tasks/tasks.db") as db:
-        db.executescript(
-            "DROP INDEX turns; DROP INDEX waits; ALTER TABLE tasks DROP COLUMN turn;"
-            " CREATE INDEX due ON tasks (model, due_ms) WHERE state = 0; PRAGMA user_version = 1;"
-        )
+        db.executescript(changes)
     db.close()
     store = SqliteStore(tmp_path / "tasks", LIMITS)
-    assert store.next_due_ms(["m"]) == [1]
+    assert store._account.shares.of("me") == size > 0
+    store.close()
+    store = SqliteStore(tmp_path / "tasks", LIMITS)
+    assert store.next_due_ms(["m"]) == [int("INDEX due" in changes)]
     store.put([new(3)], 1)
     assert len(store.claim([Want("m", 9, 2**30)], 1)) == 4
     store.close()
@@ -333,3 +347,26 @@ def test_a_lost_file_of_an_input_keeps_no_task_from_running(
     assert letter.input == b""
     (tmp_path / f"tasks/bodies/{good.id}.out").unlink()
     assert store.body(good.id) is None
+
+
+def test_letters_of_who_has_most_make_room_for_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest of them, however old those of others are; also after the next start."""
+    monkeypatch.setattr("batchpool.tasks.letter_box.LETTERS_MOST", 3)
+    failed = TaskAnswer(500, (), b"no")
+
+    def fail(store: SqliteStore, numbers: range) -> set[str]:
+        tasks = [structs.replace(new(i, 3000), origin="many" if i else "few") for i in numbers]
+        for task in tasks:
+            store.put([task], 1)
+            (claim,) = store.claim([Want("m", 1, 2**30)], 1)
+            store.finish([Ended(claim.id, 1, TaskState.FAILED, failed, is_letter=True)], 1)
+        return {form.id for form in store.letters("", "", 0, 100, (), whole=False)}
+
+    store = SqliteStore(tmp_path / "tasks", LIMITS)
+    assert fail(store, range(6)) == {new(i).id for i in (0, 4, 5)}
+    store.close()
+    store = SqliteStore(tmp_path / "tasks", LIMITS)
+    assert fail(store, range(6, 8)) == {new(i).id for i in (0, 6, 7)}
+    store.close()

@@ -312,6 +312,44 @@ def test_one_caller_has_at_most_half_while_others_have_some(reopen: Open) -> Non
     assert store.put([new(9, caller="other")], NOW)[0].outcome is PutOutcome.NEW
 
 
+def test_all_names_of_one_origin_have_one_share(reopen: Open) -> None:
+    store = reopen(replace(LIMITS, open=4))
+    store.put([new(0, caller="client x", origin="other")], NOW)
+    for i in range(1, 3):
+        named = new(i, caller=f"client {i}", origin="here")
+        assert store.put([named], NOW)[0].outcome is PutOutcome.NEW
+    third = new(3, caller="client 3", origin="here")
+    assert store.put([third], NOW)[0].outcome is PutOutcome.SHARE_FULL
+    assert store.put([new(4, caller="client 1", origin="there")], NOW)[0].outcome is PutOutcome.NEW
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [(0.5, 4, 8), (0.05, 1, 1)])
+def test_one_origin_leaves_room_for_a_newcomer(
+    reopen: Open, share: float, least: int, most: int
+) -> None:
+    """Inputs that wait and results that nobody collects are both its own, until they have gone."""
+    store = reopen(replace(LIMITS, bytes=2**20, share=share))
+    body = bytes(60_000)
+
+    def put(number: int, origin: str) -> PutOutcome:
+        task = structs.replace(new(number, origin=origin), input=body)
+        return store.put([task], NOW)[0].outcome
+
+    taken = 0
+    while put(taken, "greedy") is PutOutcome.NEW:
+        taken += 1
+    assert least <= taken <= most  # of 17 in all, as each store counts the rest of a record
+    assert put(97, "greedy") is PutOutcome.BYTES_SHARE_FULL
+    answer = TaskAnswer(200, (), body)
+    tasks = claimed(store)
+    store.finish([done(task, answer) for task in tasks], NOW)
+    assert put(98, "greedy") is PutOutcome.BYTES_SHARE_FULL
+    assert put(100, "newcomer") is PutOutcome.NEW
+    store.mark_read([task.id for task in tasks], NOW)
+    assert store.sweep(NOW + 10**6).results == taken
+    assert put(99, "greedy") is PutOutcome.NEW
+
+
 def test_a_dead_letter_keeps_its_input_and_is_replayed_as_a_new_task(reopen: Open) -> None:
     long = bytes(range(256)) * 300
     store = reopen()

@@ -82,7 +82,8 @@ _STATUS_FOR_S = 2.0  # counting takes the store's thread a while where many task
 
 # methods: one for each question
 class TaskAnswers:
-    """Answers questions about the tasks of one store. clock_ms: Unix time."""
+    """Answers questions about the tasks of one store. clock_ms: Unix time. seed: as of
+    `partition_for`."""
 
     def __init__(
         self,
@@ -94,6 +95,7 @@ class TaskAnswers:
         clock_ms: Callable[[], int],
         where: str,
         batches: BatchService | None = None,
+        seed: int = 0,
     ) -> None:
         self._committer = committer
         self._runner = runner
@@ -106,6 +108,7 @@ class TaskAnswers:
         self._desk = Desk(committer, ends, self._missing, lambda: self.stopping)
         self._status: TaskStatus | None = None
         self._status_ms = 0
+        self._seed = seed
         self.stopping = False
 
     def collecting(self, turn: Turn) -> Collecting:
@@ -204,7 +207,7 @@ class TaskAnswers:
             key = key_digest(message.model, message.caller, message.principal, message.key)
             fingerprint = fingerprint_of(packed, without_id(answer))
         try:
-            partition = partition_for(key, message.token)
+            partition = partition_for(key, message.submitted_ms, self._seed)
             identifier = task_id(message.submitted_ms, message.token, partition)
         except (ValueError, OverflowError) as exc:
             raise NotReady(f"the front end sent no token of a task: {exc}") from None

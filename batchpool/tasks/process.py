@@ -23,6 +23,7 @@ import os
 import signal
 import socket
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -140,6 +141,7 @@ class TaskProcess:
             committer, runner, self._settings, ends, metrics, clock_ms,
             self._settings.store or self._start.folder,
             self._batches,
+            seed=zlib.crc32(f"{socket.gethostname()} {self._start.folder}".encode()),
         )  # fmt: skip
         upkeep = Upkeep(committer, runner, ends, metrics, alerts, self._store.lease_s)
         server = TaskServer(answers)

@@ -27,6 +27,7 @@ from bench.support.serving import cpu_seconds
 _AT_ONCE = 256
 _CALLERS = 8
 _LOOK_S = 0.02
+_TOGETHER = 16  # tasks that come within a few milliseconds, and so to one partition
 
 
 def _tasks(first: int, n: int) -> list[NewTask]:
@@ -37,7 +38,7 @@ def _tasks(first: int, n: int) -> list[NewTask]:
         rows = check_rows(SPEC, {"x": row})
         request = codec.parse({b"inference-header-content-length": b"0"}, row.tobytes())
         token = os.urandom(16)
-        identifier = task_id(now, token, partition_for(b"", token))
+        identifier = task_id(now, token, partition_for(b"", now, number // _TOGETHER))
         caller, given, answer = str(number % _CALLERS), pack_input(rows), pack_answer(request)
         deadline_ms = now + 10**8
         found.append(NewTask(identifier, MODEL, 1, given, answer, caller, "", now, deadline_ms))

@@ -329,7 +329,7 @@ def test_who_waits_for_a_task_that_was_not_kept_is_told_at_once() -> None:
     async def scene() -> None:
         desk = Desk(settings=replace(SETTINGS, limits=replace(SETTINGS.limits, open=0)))
         message = desk.message([1])
-        partition = partition_for(b"", message.token)
+        partition = partition_for(b"", message.submitted_ms, 0)
         identifier = task_id(message.submitted_ms, message.token, partition)
         submission = asyncio.create_task(desk.answers.answer(message))
         await asyncio.sleep(0)

@@ -238,9 +238,7 @@ class TaskAnswers:
                 limits = self._settings.limits
                 raise TasksFull(_full_text(put.outcome, limits), _FULL_RETRY_MS)
             case PutOutcome.DISK_FULL:
-                raise StorageFull(
-                    "the disk below the tasks is full: no new one is kept", _DISK_RETRY_MS
-                )
+                raise StorageFull(_STORE_FULL, _DISK_RETRY_MS)
         assert put.task is not None
         replayed = put.task.id != task.id
         self._metrics.counts["replayed"] += replayed

@@ -10,6 +10,7 @@ from typing import Any
 
 from batchpool.tasks.redis_address import StoreAddress
 from batchpool.tasks.redis_clients import Clients, redis
+from batchpool.tasks.redis_hints import advice
 from batchpool.tasks.redis_keys import PARTITION_PREFIX
 from batchpool.tasks.redis_scripts import Script
 from batchpool.tasks.store import StoreAway, StoreFull
@@ -74,7 +75,7 @@ class Link:
         except _ERRORS as exc:
             self.close()
             self._resume_s = time.monotonic() + _PAUSE_S
-            raise StoreAway(f"{self._address.url}: {exc}") from exc
+            raise self._away(exc) from exc
         self._replace_foreign(commands, replies)
         found = [
             self._judged(command, reply) for command, reply in zip(commands, replies, strict=True)
@@ -83,6 +84,10 @@ class Link:
             if isinstance(reply, StoreAway) or (errors == "raise" and isinstance(reply, StoreFull)):
                 raise reply
         return found
+
+    def _away(self, exc: BaseException) -> StoreAway:
+        text = str(exc).rstrip(".")
+        return StoreAway(f"{self._address.url}: {text}{advice(exc, self._address)}")
 
     def _replace_foreign(self, commands: Sequence[Command], replies: list[Any]) -> None:
         """Drop values of foreign types that stand in the place of a partition's own, as scripts do,
@@ -116,7 +121,7 @@ class Link:
             return StoreFull(text)
         if not isinstance(reply, redis.exceptions.ConnectionError):
             self.close()  # READONLY and the like: another server may be the right one by now
-            text += f" (of {command.key})"
+            text += f" (of {command.key}){advice(reply, self._address)}"
         return StoreAway(text)
 
     def _send(self, commands: Sequence[Command], again: bytes) -> list[Any]:
@@ -152,14 +157,14 @@ class Link:
 
     def server_ms(self) -> int:
         """Unix time of the server, or of one of them."""
-        client = self._connected()
         try:
+            client = self._connected()
             if self._is_cluster:
                 client = client.get_redis_connection(client.get_primaries()[0])
             seconds, microseconds = client.time()
         except _ERRORS as exc:
             self.close()
-            raise StoreAway(f"{self._address.url}: {exc}") from exc
+            raise self._away(exc) from exc
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     def server_setting(self, name: str) -> str | None:
@@ -168,11 +173,12 @@ class Link:
             client = self._connected()
             if self._is_cluster:
                 client = client.get_redis_connection(client.get_primaries()[0])
-            found = client.config_get(name)
-        except redis.exceptions.ResponseError:
-            return None
+            try:
+                found = client.config_get(name)
+            except redis.exceptions.ResponseError:
+                return None
         except _ERRORS as exc:
-            raise StoreAway(f"{self._address.url}: {exc}") from exc
+            raise self._away(exc) from exc
         for key, value in found.items():
             if _text(key) == name:
                 return _text(value)

@@ -7,10 +7,14 @@ for at = 16, #ARGV, 2 do
   local id = ARGV[at]
   local task = record(id)
   local limits = call('HMGET', task_key(id), 'deadline', 'own')
-  if not tonumber(task.state) or not tonumber(limits[1]) then -- its record is evicted, or damaged
+  local deadline = tonumber(limits[1])
+  local is_open = task.state == '0' or task.state == '1'
+  if not is_open or not deadline then -- its record is evicted, or damaged, or it has ended
     remove(BASE .. 'open', id)
     remove(BASE .. 'until', id)
-  elseif tonumber(task.state) < 2 and tonumber(limits[1]) <= tonumber(now) then
+  elseif deadline > tonumber(now) then
+    add(BASE .. 'until', deadline, id)
+  else
     local own = limits[2] == '1'
     local code, err, status, headers, body = unpack(ARGV, own and 6 or 11, own and 10 or 15)
     if not own then

@@ -147,6 +147,23 @@ def test_a_value_of_a_foreign_type_costs_what_it_has_replaced_and_nothing_else(
     assert server.say("TYPE", name) != b"+list\r\n"
 
 
+def test_an_ended_task_that_still_has_a_deadline_keeps_no_sweep_from_its_end(
+    server: RedisServer,
+) -> None:
+    """As where a user may not use a command in the middle of a script."""
+    store = RedisStore(server.address, LIMITS, lambda: NOW, 600.0)
+    store.put([new(number) for number in range(65)], NOW)
+    store.finish([done(task) for task in claimed(store, 64)], NOW)
+    for number in range(65):
+        server.say("ZADD", "bp:{0}:until", str(NOW), new(number).id)
+    found = store.sweep(NOW)
+    while found.more:
+        found = store.sweep(NOW)
+    assert found.ended == ()
+    assert server.say("ZCARD", "bp:{0}:until") == b":1\r\n", "that of the open task, in its place"
+    assert len(store.sweep(LATE).ended) == 1
+
+
 def test_what_one_partition_fails_with_is_told_with_its_key(
     server: RedisServer,
 ) -> None:

@@ -134,7 +134,7 @@ class TaskProcess:
         alerts = Alerts(self._settings.alert_command, loop.time)
         task_ends = TaskEnds(
             committer, self._settings.attempts, ends, metrics, alerts, clock_ms,
-            self._tracebacks.find,
+            self._tracebacks.find, is_shared=bool(self._store.lease_s),
         )  # fmt: skip
         runner = Runner(committer, engine, self._settings, task_ends, metrics, clock_ms)
         answers = TaskAnswers(

@@ -33,6 +33,7 @@ from batchpool.tasks.settings import TaskSettings
 from batchpool.tasks.stacking import (
     ReadTask,
     answer_rows,
+    fits,
     in_calls,
     read_task,
     stacked,
@@ -48,6 +49,7 @@ _BATCHES = 4  # of the largest size that are in flight
 _CLAIMED_BYTES = 64 * 2**20  # of inputs, at one time
 _LONG_BYTES = 256 * 1024  # of outputs; writing more takes the loop long
 _STORE_RETRY_S = 1.0
+_UNSERVED_S = 10.0  # a model that this pool has not is left alone, for pools that have it
 
 
 @dataclass(slots=True)
@@ -231,6 +233,8 @@ class Runner:
         try:
             await self._learn(name, model)
         except PoolError as exc:
+            if isinstance(exc, NotFound) and self._ends.is_shared:
+                model.paused_ms = self._clock_ms() + int(_UNSERVED_S * 1000)
             await asyncio.gather(*(self._judge(task, exc) for task in tasks))
             return
         assert model.facts is not None
@@ -276,6 +280,8 @@ class Runner:
                 wanted_outputs(call, spec),
             )
         except PoolError as exc:
+            if not fits(call[0], spec.inputs):
+                exc = _unfit(name, exc)
             if len(call) > 1 and not judge(exc, 0, 1, 0.0).is_weather:
                 for task in call:  # one of them is at fault, and the others are not to suffer
                     await self._run_call(name, [task])
@@ -328,6 +334,10 @@ class Runner:
             self._models[task.model].paused_ms = due_ms
         if due_ms:
             self.submitted(task.model, due_ms)
+
+
+def _unfit(name: str, exc: PoolError) -> NotFound:
+    return NotFound(f"model {name!r} has other inputs here than this task: {exc.message}")
 
 
 def _unreadable(exc: Exception) -> InternalError:

@@ -154,8 +154,8 @@ def test_an_ended_task_that_still_has_a_deadline_keeps_no_sweep_from_its_end(
     store = RedisStore(server.address, LIMITS, lambda: NOW, 600.0)
     store.put([new(number) for number in range(65)], NOW)
     store.finish([done(task) for task in claimed(store, 64)], NOW)
-    for number in range(65):
-        server.say("ZADD", "bp:{0}:until", str(NOW), new(number).id)
+    for n in range(65):
+        server.say("ZADD", "bp:{0}:until", str(NOW), new(n).id)
     found = store.sweep(NOW)
     while found.more:
         found = store.sweep(NOW)

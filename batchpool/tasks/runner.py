@@ -107,6 +107,10 @@ class Runner:
         """Calls in flight."""
         return len(self._calls)
 
+    def running_ids(self) -> set[str]:
+        """The tasks of these calls."""
+        return {identifier for ids in self._calls.values() for identifier in ids}
+
     async def reclaim(self) -> None:
         """Take over what owners that have vanished had claimed."""
         found: Reclaimed = await self._committer.run(lambda store, now_ms: store.reclaim(now_ms))
@@ -156,10 +160,13 @@ class Runner:
             await asyncio.wait(list(self._calls))
 
     def _room(self, model: _Model) -> int:
-        """Rows that may be claimed."""
-        facts = model.facts
-        window = 1 if facts is None else _BATCHES * facts.max_batch
-        return max(0, min(window, self._settings.client_slots // 2 or 1) - model.rows)
+        """Rows that may be claimed, in whole batches: what is claimed together is a call, and if
+        each made room for the next one, small calls would stay small for ever."""
+        batch = 1 if model.facts is None else model.facts.max_batch
+        batches = 1 if model.facts is None else _BATCHES
+        window = min(batches * batch, self._settings.client_slots // 2 or 1)
+        batch = min(batch, window // batches or 1)
+        return max(0, window - model.rows) // batch * batch
 
     async def _claim(self) -> bool:
         """Claim and start what there is room for; False if there was nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -98,9 +99,11 @@ def scaling(boxes: int, tasks: int, batch_ms: float, row_ms: float) -> dict[str,
             time.sleep(_LOOK_S)
         took_s = time.monotonic() - begun_s
         cpu = {name: cpu_seconds(pid) - before[name] for name, pid in pids.items()}
+        spent: list[dict[str, float]] = []
         for box in running:
             assert box.stdin is not None
             box.stdin.close()
+            spent.append(json.loads(box.stdout.readline()) if box.stdout else {})
             box.wait(60)
         owners = Counter(
             server.client.hget(f"bp:{{{_partition(identifier)}}}:t:{identifier}", "owner")
@@ -118,6 +121,10 @@ def scaling(boxes: int, tasks: int, batch_ms: float, row_ms: float) -> dict[str,
         "wrong": wrong,
         "states": msgspec.to_builtins(done.get(MODEL, {})),
         "tasks_by_box": sorted(owners.values()),
+        "rows_a_batch": round(len(ids) / sum(box["batches"] for box in spent), 1),
+        "late_s_by_box": [round(box["late_s"], 2) for box in spent],
+        "idle_s_by_box": [round(box["idle_s"], 2) for box in spent],
+        "took_s": round(took_s, 2),
         "cpu_us_per_task": {name: round(used / len(ids) * 1e6) for name, used in cpu.items()},
     }
 

@@ -60,6 +60,7 @@ from batchpool.tasks.record import (
     fingerprint_of,
     key_digest,
     partition_for,
+    submission_time,
     submitted_of,
     task_id,
 )
@@ -201,7 +202,8 @@ class TaskAnswers:
                 f" {settings.most_body_bytes} are kept (task_max_body_mib): send fewer rows"
             )
         own_ms = message.timeout_ms
-        deadline_ms = self._clock_ms() + min(settings.max_age_ms, own_ms or settings.max_age_ms)
+        now_ms = self._clock_ms()
+        deadline_ms = now_ms + min(settings.max_age_ms, own_ms or settings.max_age_ms)
         key = fingerprint = b""
         if message.key:
             key = key_digest(message.model, message.caller, message.principal, message.key)
@@ -213,7 +215,7 @@ class TaskAnswers:
             raise NotReady(f"the front end sent no token of a task: {exc}") from None
         return NewTask(
             identifier, message.model, message.rows, packed, answer, message.caller,
-            message.principal, message.submitted_ms, deadline_ms,
+            message.principal, submission_time(message.submitted_ms, now_ms), deadline_ms,
             0 < own_ms < settings.max_age_ms, key, fingerprint,
         )  # fmt: skip
 

@@ -40,6 +40,7 @@ _SHIFTS = range(190, -1, -10)
 _PARTITION_AT, _PARTITION_SHIFT = slice(len(_PREFIX) + 9, len(_PREFIX) + 13), 1
 _ID = re.compile(f"{_PREFIX}[{_DIGITS}]{{{_ID_CHARACTERS}}}")
 _SLICE_MS = 8
+_PAST_MOST_MS, _FUTURE_MOST_MS = 60_000, 1000
 
 
 class TaskState(enum.IntEnum):
@@ -107,6 +108,12 @@ def partition_for(key: bytes, submitted_ms: int, seed: int) -> int:
     if key:
         return int.from_bytes(key[-_PARTITION_BYTES:], "big")
     return (submitted_ms // _SLICE_MS + seed) % PARTITIONS_MOST
+
+
+def submission_time(said_ms: int, now_ms: int) -> int:
+    """When a task was submitted, by the clock of its store. said_ms: by that of its front end, whose
+    machine's clock may be wrong: more than a minute ago, or the future, is no such time."""
+    return said_ms if -_FUTURE_MOST_MS <= now_ms - said_ms <= _PAST_MOST_MS else now_ms
 
 
 def _bytes_of(identifier: str) -> bytes | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from batchpool.control.task_messages import (
     CancelTask,
@@ -364,3 +365,18 @@ def test_addresses_of_the_store_are_for_the_log(
     assert told.code == code
     assert "10.1.2.3" not in told.error
     assert "10.1.2.3" in caplog.text
+
+
+def test_a_box_whose_clock_is_wrong_submits_at_the_time_of_the_store() -> None:
+    async def scene() -> None:
+        desk = Desk()
+        message = structs.replace(desk.message([1]), submitted_ms=desk.now_ms + 3_600_000)
+        found = await desk.answers.answer(message)
+        assert isinstance(found, TaskSubmitted)
+        assert found.task.submitted_ms == desk.now_ms
+        again = await desk.answers.answer(message)
+        assert isinstance(again, TaskSubmitted)
+        assert again.task.id == found.task.id, "sent again it is the same task"
+        await desk.committer.close()
+
+    asyncio.run(scene())

@@ -18,6 +18,7 @@ from batchpool.tasks.record import (
     key_digest,
     partition_for,
     partition_of,
+    submission_time,
     submitted_of,
     task_id,
 )
@@ -101,3 +102,19 @@ def test_the_partition_of_any_id_is_read_from_its_text(
     for other in (identifier[:-1], identifier + "0", identifier.upper(), identifier[:-1] + "_"):
         assert partition_of(other) is None
         assert submitted_of(other) is None
+
+
+@pytest.mark.parametrize(
+    ("said_ms", "found_ms"),
+    [
+        (100_000, 100_000),
+        (40_000, 40_000),
+        (39_999, 100_000),
+        (101_000, 101_000),
+        (101_001, 100_000),
+        (3_700_000, 100_000),
+    ],
+)
+def test_a_clock_that_is_wrong_tells_no_time_of_a_submission(said_ms: int, found_ms: int) -> None:
+    """The age of the oldest task, by which pods are counted, is that of the store's clock."""
+    assert submission_time(said_ms, 100_000) == found_ms

@@ -194,4 +194,5 @@ class Consumer:
 
 
 def _size(record: Any) -> int:
-    return len(record.key or b"") + len(record.value or b"")
+    size = len(record.key or b"") + len(record.value or b"")
+    return size + sum(len(name) + len(value or b"") for name, value in record.headers)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 from batchpool.consume.progress import PartitionProgress
+
+_LOG = logging.getLogger("batchpool.consume")
 
 
 class Partitions:
@@ -18,8 +21,15 @@ class Partitions:
         self._changed = asyncio.Event()
 
     def begin(self, partition: Any, offsets: Iterable[int]) -> PartitionProgress:
-        """Records of a partition were fetched; their progress, to be told of their ends."""
+        """Records of a partition were fetched; their progress, to be told of their ends.
+
+        Offsets that go back, as of a topic that was deleted and made anew, have a progress of their
+        own: what is under way of the old ones is counted for nobody."""
+        offsets = list(offsets)
         progress = self._progress.setdefault(partition, PartitionProgress())
+        if offsets and not progress.goes_on_at(offsets[0]):
+            _LOG.warning("offsets of %s went back to %d: it was made anew", partition, offsets[0])
+            progress = self._progress[partition] = PartitionProgress()
         for offset in offsets:
             progress.begin(offset)
         return progress

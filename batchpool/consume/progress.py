@@ -18,6 +18,11 @@ class PartitionProgress:
         self._committed: int | None = None
         self._next: int | None = None  # behind the last record before the first of `_begun`
 
+    def goes_on_at(self, offset: int) -> bool:
+        """True if this offset is behind all that were fetched."""
+        last = self._begun[-1] if self._begun else (self._next or 0) - 1
+        return offset > last
+
     def begin(self, offset: int) -> None:
         """A record was fetched; offsets rise, with gaps where the broker dropped records."""
         assert not self._begun or offset > self._begun[-1], "records are fetched in order"

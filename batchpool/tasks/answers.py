@@ -60,6 +60,7 @@ from batchpool.tasks.record import (
     fingerprint_of,
     key_digest,
     partition_for,
+    submission_time,
     submitted_of,
     task_id,
 )
@@ -82,7 +83,8 @@ _STATUS_FOR_S = 2.0  # counting takes the store's thread a while where many task
 
 # methods: one for each question
 class TaskAnswers:
-    """Answers questions about the tasks of one store. clock_ms: Unix time."""
+    """Answers questions about the tasks of one store. clock_ms: Unix time. seed: as of
+    `partition_for`."""
 
     def __init__(
         self,
@@ -94,6 +96,7 @@ class TaskAnswers:
         clock_ms: Callable[[], int],
         where: str,
         batches: BatchService | None = None,
+        seed: int = 0,
     ) -> None:
         self._committer = committer
         self._runner = runner
@@ -106,6 +109,7 @@ class TaskAnswers:
         self._desk = Desk(committer, ends, self._missing, lambda: self.stopping)
         self._status: TaskStatus | None = None
         self._status_ms = 0
+        self._seed = seed
         self.stopping = False
 
     def collecting(self, turn: Turn) -> Collecting:
@@ -198,19 +202,20 @@ class TaskAnswers:
                 f" {settings.most_body_bytes} are kept (task_max_body_mib): send fewer rows"
             )
         own_ms = message.timeout_ms
-        deadline_ms = self._clock_ms() + min(settings.max_age_ms, own_ms or settings.max_age_ms)
+        now_ms = self._clock_ms()
+        deadline_ms = now_ms + min(settings.max_age_ms, own_ms or settings.max_age_ms)
         key = fingerprint = b""
         if message.key:
             key = key_digest(message.model, message.caller, message.principal, message.key)
             fingerprint = fingerprint_of(packed, without_id(answer))
         try:
-            partition = partition_for(key, message.token)
+            partition = partition_for(key, message.submitted_ms, self._seed)
             identifier = task_id(message.submitted_ms, message.token, partition)
         except (ValueError, OverflowError) as exc:
             raise NotReady(f"the front end sent no token of a task: {exc}") from None
         return NewTask(
             identifier, message.model, message.rows, packed, answer, message.caller,
-            message.principal, message.submitted_ms, deadline_ms,
+            message.principal, submission_time(message.submitted_ms, now_ms), deadline_ms,
             0 < own_ms < settings.max_age_ms, key, fingerprint, message.origin,
         )  # fmt: skip
 
@@ -240,9 +245,7 @@ class TaskAnswers:
                 raise TasksFull(text, _FULL_RETRY_MS)
             case PutOutcome.DISK_FULL:
                 self._metrics.refused(put.outcome.value)
-                raise StorageFull(
-                    "the disk below the tasks is full: no new one is kept", _DISK_RETRY_MS
-                )
+                raise StorageFull(_STORE_FULL, _DISK_RETRY_MS)
         assert put.task is not None
         replayed = put.task.id != task.id
         self._metrics.counts["replayed"] += replayed

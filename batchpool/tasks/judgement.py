@@ -3,6 +3,8 @@
 the pool's weather    overloaded, draining, loading, stopped: it comes back when the error says,
                       and no attempt is counted
 the caller's fault    what no second attempt can change: it fails at once
+another pool's model   of a store that several pools share: one may have the model, or the tensors,
+                      that this one has not, as while a new release is rolled out
 everything else       an attempt; the next one after 1, 4, 16 ... s
 """
 
@@ -27,6 +29,9 @@ _HOPELESS = (InvalidRequest, TooLarge, NotFound, Forbidden)
 _FIRST_S, _TIMES, _LONGEST_S = 1.0, 4.0, 300.0
 _WEATHER_LEAST_S, _WEATHER_MOST_S = 0.2, 10.0
 _JITTER = 0.2
+# A release is rolled out in so long: models load in load_timeout_s, one box after the other.
+_ELSEWHERE_S = 600.0
+_ELSEWHERE_LEAST_S, _ELSEWHERE_MOST_S, _ELSEWHERE_PART = 1.0, 60.0, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +44,19 @@ class Verdict:
     is_weather: bool = False
 
 
-def judge(error: PoolError, attempts: int, most: int, jitter: float) -> Verdict:
+def judge(
+    error: PoolError, attempts: int, most: int, jitter: float, age_s: float | None = None
+) -> Verdict:
     """The verdict on a task. attempts: those before this one. most: of all attempts. jitter: from
-    -1 to 1, so that tasks that failed together do not come back together."""
+    -1 to 1, so that tasks that failed together do not come back together. age_s: of a task that
+    other pools may run, since its submission; None where there are no others."""
     if isinstance(error, (Retryable, Cancelled)):
         asked_s = error.retry_after_ms / 1000 if isinstance(error, Retryable) else 0.0
         after_s = min(_WEATHER_MOST_S, max(_WEATHER_LEAST_S, asked_s))
         return Verdict(after_s * (1 + _JITTER * jitter), counted=False, is_weather=True)
+    if isinstance(error, NotFound) and age_s is not None and age_s < _ELSEWHERE_S:
+        after_s = min(_ELSEWHERE_MOST_S, max(_ELSEWHERE_LEAST_S, _ELSEWHERE_PART * age_s))
+        return Verdict(after_s * (1 + _JITTER * jitter), counted=False)
     if isinstance(error, _HOPELESS):
         return Verdict(None, counted=True)
     if isinstance(error, WorkerLost):

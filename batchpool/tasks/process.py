@@ -23,6 +23,7 @@ import os
 import signal
 import socket
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -133,13 +134,14 @@ class TaskProcess:
         alerts = Alerts(self._settings.alert_command, loop.time)
         task_ends = TaskEnds(
             committer, self._settings.attempts, ends, metrics, alerts, clock_ms,
-            self._tracebacks.find,
+            self._tracebacks.find, is_shared=bool(self._store.lease_s),
         )  # fmt: skip
         runner = Runner(committer, engine, self._settings, task_ends, metrics, clock_ms)
         answers = TaskAnswers(
             committer, runner, self._settings, ends, metrics, clock_ms,
             self._settings.store or self._start.folder,
             self._batches,
+            seed=zlib.crc32(f"{socket.gethostname()} {self._start.folder}".encode()),
         )  # fmt: skip
         upkeep = Upkeep(committer, runner, ends, metrics, alerts, self._store.lease_s)
         server = TaskServer(answers)

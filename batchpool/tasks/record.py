@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import re
 from base64 import b32hexdecode
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,11 @@ _PAIRS = [a + b for a in _DIGITS for b in _DIGITS]
 _PAIR_MASK = len(_PAIRS) - 1
 _PAD_BITS = 3
 _SHIFTS = range(190, -1, -10)
+# The partition is the bits 48 to 63 of an id; these characters hold the bits 45 to 64.
+_PARTITION_AT, _PARTITION_SHIFT = slice(len(_PREFIX) + 9, len(_PREFIX) + 13), 1
+_ID = re.compile(f"{_PREFIX}[{_DIGITS}]{{{_ID_CHARACTERS}}}")
+_SLICE_MS = 8
+_PAST_MOST_MS, _FUTURE_MOST_MS = 60_000, 1000
 
 
 class TaskState(enum.IntEnum):
@@ -88,27 +94,33 @@ def submitted_of(identifier: str) -> int | None:
 
 def partition_of(identifier: str) -> int | None:
     """The partition in an id; None for a text that is no id."""
-    raw = _bytes_of(identifier)
-    if raw is None:
+    if _ID.fullmatch(identifier) is None:
         return None
-    return int.from_bytes(raw[_TIME_BYTES : _TIME_BYTES + _PARTITION_BYTES], "big")
+    return int(identifier[_PARTITION_AT], 32) >> _PARTITION_SHIFT & PARTITIONS_MOST - 1
 
 
-def partition_for(key: bytes, token: bytes) -> int:
-    """The partition of a new task. key: `key_digest` of its Idempotency-Key, b"" without one: the
-    tasks that may be the same one are in one partition."""
-    return int.from_bytes((key or token)[-_PARTITION_BYTES:], "big")
+def partition_for(key: bytes, submitted_ms: int, seed: int) -> int:
+    """The partition of a new task, which is the same one when its front end sends it again. key:
+    `key_digest` of its Idempotency-Key, b"" without one: the tasks that may be the same one are in
+    one partition. Those without a key go where all go that come with them, since a store pays for
+    each partition that it writes to, and some milliseconds later to the next one. seed: of a pool,
+    so that not all of them write to the same one."""
+    if key:
+        return int.from_bytes(key[-_PARTITION_BYTES:], "big")
+    return (submitted_ms // _SLICE_MS + seed) % PARTITIONS_MOST
+
+
+def submission_time(said_ms: int, now_ms: int) -> int:
+    """When a task was submitted, by the clock of its store. said_ms: by that of its front end, whose
+    machine's clock may be wrong: more than a minute ago, or the future, is no such time."""
+    return said_ms if -_FUTURE_MOST_MS <= now_ms - said_ms <= _PAST_MOST_MS else now_ms
 
 
 def _bytes_of(identifier: str) -> bytes | None:
     """The bytes that an id is made of; None for a text that is no id."""
-    text = identifier.removeprefix(_PREFIX)
-    if len(text) != _ID_CHARACTERS or text == identifier or text != text.lower():
+    if _ID.fullmatch(identifier) is None:
         return None
-    try:
-        return b32hexdecode(text.upper() + "=")
-    except ValueError:
-        return None
+    return b32hexdecode(identifier.removeprefix(_PREFIX).upper() + "=")
 
 
 def fingerprint_of(packed_input: bytes, packed_answer: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Tasks that run: claimed, renewed, ended, queued again, taken over from owners that vanished.
 
-A claim is an entry of a stream that is pending for its owner, and the number and owner in the
-task's record. An end counts only if both are still that claim's, which one script decides.
+A claim is a number and an owner in the task's record, and the owner's last sign of life in a sorted
+set. An end counts only if number and owner are still that claim's, which one script decides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from batchpool.tasks.record import (
     Want,
 )
 from batchpool.tasks.redis_cells import Cells
-from batchpool.tasks.redis_forms import claimed_of, number, text
+from batchpool.tasks.redis_forms import claimed_of, text
 from batchpool.tasks.redis_homes import reading_order, shares
 from batchpool.tasks.redis_keys import LETTERS
 from batchpool.tasks.redis_link import Command
@@ -31,7 +31,7 @@ from batchpool.tasks.redis_scripts import script
 from batchpool.tasks.store import StoreAway
 
 _FAR_EVERY = 4
-_CONSUMER_GONE_MS = 3_600_000
+_RECLAIMED_AT_ONCE = 256  # of one partition
 RUNNING = b"1:"
 
 
@@ -80,8 +80,7 @@ class RedisClaims:
     def take(self, want: Want, now_ms: int) -> list[ClaimedTask]:
         """Claim tasks whose time has come: from the homes first, and each fourth time from the
         other partitions, since an owner that lives may be unable to run what is in its own."""
-        queued = self._cells.commands("HGET", "n", f"0:{want.model}")
-        waiting = {p: number(n) for p, n in enumerate(queued) if number(n) > 0}
+        waiting = {p: n for p, n in enumerate(self._cells.each("waiting", want.model)) if n}
         self._turn += 1
         order = reading_order(self.homes, self._cells.number, self._turn)
         near_ones: Sequence[int] = self.homes
@@ -141,7 +140,7 @@ class RedisClaims:
             left = {p for p, of in running if of == model}
             while left:
                 words = {
-                    p: (now_ms, self._owner, model, self._lease_ms, LOSSES_MOST, _CONSUMER_GONE_MS,
+                    p: (now_ms, self._owner, model, self._lease_ms, LOSSES_MOST, _RECLAIMED_AT_ONCE,
                         *(held[place] for place in places.get(p, ())))
                     for p in sorted(left)
                 }  # fmt: skip

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from batchpool.tasks.redis_address import StoreAddress
-from batchpool.tasks.redis_link import Link
+from batchpool.tasks.redis_keys import counts_key
+from batchpool.tasks.redis_link import Command, Link
+from batchpool.tasks.redis_scripts import script
+from batchpool.tasks.store import StoreAway
 
+_CHECK = ":check"  # a key of nobody's
 _UNKNOWN = "unknown: the server does not tell its settings (CONFIG GET is refused)"
 
 
@@ -15,6 +19,7 @@ def durability(address: StoreAddress) -> list[str]:
     """
     link = Link(address)
     try:
+        _check_rights(link, address)
         return persistence(
             link.server_setting("appendonly"),
             link.server_setting("appendfsync"),
@@ -23,6 +28,17 @@ def durability(address: StoreAddress) -> list[str]:
         )
     finally:
         link.close()
+
+
+def _check_rights(link: Link, address: StoreAddress) -> None:
+    """StoreAway where the server, or this user of it, cannot keep tasks."""
+    (refused,) = link.run([Command(counts_key(0) + _CHECK, (), script("rights"))])
+    if refused:
+        names = ", ".join(name.decode().lower() for name in refused)
+        raise StoreAway(
+            f"{address.url}: this user may not use {names}; the documentation of tasks lists the"
+            " rights that it needs (ACL SETUSER)"
+        )
 
 
 def persistence(

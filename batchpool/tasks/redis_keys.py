@@ -9,7 +9,8 @@ cluster:
     bp:{p}:w:MODEL   sorted set: tasks that wait, by their turn (batchpool/tasks/turns.py)
     bp:{p}:lines:MODEL   sorted set: callers by the end of their line of such tasks, as far as it
                      lies behind bp:{p}:now:MODEL, the turn that was claimed last
-    bp:{p}:run:MODEL stream of claimed tasks, each pending for its owner
+    bp:{p}:run:MODEL sorted set: claimed tasks, by their owner's last sign of life, in the server's
+                     time
     bp:{p}:later:MODEL   sorted set: tasks that are tried again, by the time
     bp:{p}:i:KEY     the id of the task with an Idempotency-Key
     bp:{p}:open      sorted set: open tasks by submission; until: by deadline
@@ -26,14 +27,15 @@ from __future__ import annotations
 
 from batchpool.tasks.record import partition_of
 
-VERSION = 2
+VERSION = 3
 PARTITIONS = 16
+PARTITION_PREFIX = "bp:{"
 BOXES, LETTERS, CONFIG = "bp:boxes", "bp:letters", "bp:cfg"
 
 
 def key(partition: int, name: str) -> str:
     """The key `name` of a partition."""
-    return f"bp:{{{partition}}}:{name}"
+    return f"{PARTITION_PREFIX}{partition}}}:{name}"
 
 
 def counts_key(partition: int) -> str:

@@ -1,8 +1,8 @@
-"""The Lua scripts of the store, as the server gets them: batchpool/tasks/lua/*.lua, each behind
-common.lua there.
+"""The Lua scripts of the store, as the server gets them: batchpool/tasks/lua/*.lua, each between
+common.lua and each.lua there.
 
-A script runs alone in the server, so that what it reads holds until it has written. Those that
-bring tasks to their end and make room may also run where the server is full.
+A script runs alone in the server, so that what it reads holds until it has written. All but those
+that make new tasks may also run where the server is full: tasks are to end, and to make room.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-_WHEN_FULL = frozenset(
-    {"claim", "finish", "retry", "cancel", "collect", "mark_read", "expire", "drop", "drop_letter"}
-    | {"reclaim", "renew", "number", "beat"}
-)
+_WHEN_THERE_IS_ROOM = frozenset({"put", "replay"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,10 @@ class Script:
 def script(name: str) -> Script:
     """The script of this name."""
     folder = resources.files(__package__) / "lua"
-    flags = " flags=allow-oom" if name in _WHEN_FULL else ""
-    parts = [(folder / f"{part}.lua").read_bytes() for part in ("common", name)]
-    text = f"#!lua{flags}\n".encode() + b"".join(parts)
+    flags = "" if name in _WHEN_THERE_IS_ROOM else " flags=allow-oom"
+    common, body, each = (
+        (folder / f"{part}.lua").read_bytes() for part in ("common", name, "each")
+    )
+    head = f"#!lua{flags}\n".encode()
+    text = b"".join((head, common, b"local function body(ARGV)\n", body, b"end\n", each))
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest())

@@ -40,7 +40,7 @@ from batchpool.tasks.record import (
 from batchpool.tasks.redis_address import StoreAddress
 from batchpool.tasks.redis_cells import Cells
 from batchpool.tasks.redis_claims import RedisClaims
-from batchpool.tasks.redis_forms import FORM, form_of, headers_in, number, text
+from batchpool.tasks.redis_forms import form_of, headers_in, number, text
 from batchpool.tasks.redis_homes import homes_of
 from batchpool.tasks.redis_keys import BOXES, CONFIG, PARTITIONS, VERSION, key
 from batchpool.tasks.redis_letters import RedisLetters
@@ -183,16 +183,8 @@ class RedisStore:
     # -- callers ------------------------------------------------------------------------
 
     def look(self, ids: Sequence[str], now_ms: int) -> list[KeptTask | None]:
-        cells = self._open()
-        keys = {at: key(p, f"t:{ids[at]}") for p, where in cells.by_partition(ids).items()
-                for at in where}  # fmt: skip
-        fields = ("HMGET", *FORM, "principal")
-        replies = self._link.run([Command(k, (fields[0], k, *fields[1:])) for k in keys.values()])
-        found: list[KeptTask | None] = [None] * len(ids)
-        for at, reply in zip(keys, replies, strict=True):
-            if reply[1] is not None:
-                found[at] = KeptTask(form_of(reply), text(reply[-1]))
-        return found
+        replies = self._open().of_tasks("look", ids, (), [(identifier,) for identifier in ids])
+        return [KeptTask(form_of(reply), text(reply[-1])) if reply else None for reply in replies]
 
     def collect(self, ids: Sequence[str], now_ms: int) -> list[KeptResult | None]:
         more = [(identifier,) for identifier in ids]

@@ -33,6 +33,7 @@ from batchpool.tasks.settings import TaskSettings
 from batchpool.tasks.stacking import (
     ReadTask,
     answer_rows,
+    fits,
     in_calls,
     read_task,
     stacked,
@@ -48,6 +49,7 @@ _BATCHES = 4  # of the largest size that are in flight
 _CLAIMED_BYTES = 64 * 2**20  # of inputs, at one time
 _LONG_BYTES = 256 * 1024  # of outputs; writing more takes the loop long
 _STORE_RETRY_S = 1.0
+_UNSERVED_S = 10.0  # a model that this pool has not is left alone, for pools that have it
 
 
 @dataclass(slots=True)
@@ -105,6 +107,10 @@ class Runner:
         """Calls in flight."""
         return len(self._calls)
 
+    def running_ids(self) -> set[str]:
+        """The tasks of these calls."""
+        return {identifier for ids in self._calls.values() for identifier in ids}
+
     async def reclaim(self) -> None:
         """Take over what owners that have vanished had claimed."""
         found: Reclaimed = await self._committer.run(lambda store, now_ms: store.reclaim(now_ms))
@@ -154,10 +160,13 @@ class Runner:
             await asyncio.wait(list(self._calls))
 
     def _room(self, model: _Model) -> int:
-        """Rows that may be claimed."""
-        facts = model.facts
-        window = 1 if facts is None else _BATCHES * facts.max_batch
-        return max(0, min(window, self._settings.client_slots // 2 or 1) - model.rows)
+        """Rows that may be claimed, in whole batches: what is claimed together is a call, and if
+        each made room for the next one, small calls would stay small for ever."""
+        batch = 1 if model.facts is None else model.facts.max_batch
+        batches = 1 if model.facts is None else _BATCHES
+        window = min(batches * batch, self._settings.client_slots // 2 or 1)
+        batch = min(batch, window // batches or 1)
+        return max(0, window - model.rows) // batch * batch
 
     async def _claim(self) -> bool:
         """Claim and start what there is room for; False if there was nothing."""
@@ -231,6 +240,8 @@ class Runner:
         try:
             await self._learn(name, model)
         except PoolError as exc:
+            if isinstance(exc, NotFound) and self._ends.is_shared:
+                model.paused_ms = self._clock_ms() + int(_UNSERVED_S * 1000)
             await asyncio.gather(*(self._judge(task, exc) for task in tasks))
             return
         assert model.facts is not None
@@ -276,6 +287,8 @@ class Runner:
                 wanted_outputs(call, spec),
             )
         except PoolError as exc:
+            if not fits(call[0], spec.inputs):
+                exc = _unfit(name, exc)
             if len(call) > 1 and not judge(exc, 0, 1, 0.0).is_weather:
                 for task in call:  # one of them is at fault, and the others are not to suffer
                     await self._run_call(name, [task])
@@ -328,6 +341,10 @@ class Runner:
             self._models[task.model].paused_ms = due_ms
         if due_ms:
             self.submitted(task.model, due_ms)
+
+
+def _unfit(name: str, exc: PoolError) -> NotFound:
+    return NotFound(f"model {name!r} has other inputs here than this task: {exc.message}")
 
 
 def _unreadable(exc: Exception) -> InternalError:

@@ -63,6 +63,26 @@ def in_calls(tasks: Iterable[ReadTask], most_rows: int) -> list[list[ReadTask]]:
     return calls
 
 
+def fits(task: ReadTask, inputs: Sequence[Tensor]) -> bool:
+    """True if a model with these inputs could have been sent this task: its release may be another
+    one than that which took it."""
+    tensors = task.rows.tensors
+    by_name = {tensor.name: tensor for tensor in inputs}
+    if not by_name.keys() >= tensors.keys():
+        return False
+    if any(t.default is None and t.name not in tensors for t in inputs):
+        return False
+    return all(_has_form(by_name[name], array) for name, array in tensors.items())
+
+
+def _has_form(tensor: Tensor, array: Array) -> bool:
+    shape = array.shape[1:]
+    is_alike = shape == tensor.max_shape or (
+        bool(tensor.dynamic) and len(shape) == len(tensor.max_shape)
+    )
+    return is_alike and array.dtype == tensor.np_dtype
+
+
 def stacked(call: Sequence[ReadTask], inputs: Iterable[Tensor]) -> dict[str, Any]:
     """The inputs of a call: of each an array of all rows, or a list where rows differ in size."""
     found: dict[str, Any] = {}

@@ -29,7 +29,8 @@ _STORE_RETRY_S = 1.0
 
 class TaskEnds:
     """Ends tasks. attempts: the most of one task. clock_ms: Unix time. find_traceback: the model's,
-    by the worker's pid, the batch and the error's text; "" for none. stopping: what cannot be
+    by the worker's pid, the batch and the error's text; "" for none. is_shared: other pools run
+    tasks of the store, too. stopping: what cannot be
     written is left to the next process, which runs it again."""
 
     def __init__(
@@ -41,6 +42,8 @@ class TaskEnds:
         alerts: Alerts,
         clock_ms: Callable[[], int],
         find_traceback: Callable[[int, int, str], str] = lambda pid, batch, error: "",
+        *,
+        is_shared: bool = False,
     ) -> None:
         self._committer = committer
         self._attempts = attempts
@@ -49,6 +52,7 @@ class TaskEnds:
         self._alerts = alerts
         self._clock_ms = clock_ms
         self._find_traceback = find_traceback
+        self.is_shared = is_shared
         self._random = random.Random()
         self.stopping = False
 
@@ -63,7 +67,8 @@ class TaskEnds:
         """Try a task again later, or let it fail. The verdict, and when it is due again (ms); 0 if
         it is not."""
         jitter = self._random.uniform(-1, 1)
-        verdict = judge(error, task.attempts, self._attempts, jitter)
+        age_s = (self._clock_ms() - task.submitted_ms) / 1000 if self.is_shared else None
+        verdict = judge(error, task.attempts, self._attempts, jitter, age_s)
         if verdict.after_s is None:
             await self.failed(task, error, error.code)
             return verdict, 0

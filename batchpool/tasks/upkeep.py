@@ -68,13 +68,15 @@ class Upkeep:
     async def hear_others(self) -> None:
         """Learn what other pools have done with tasks of a store that they share: which have ended
         that somebody waits for here, and which models have some to run."""
-        await self.hear_ends()
+        await self.hear_ends(with_running=True)
         for model in await self._committer.run(lambda store, now_ms: store.models()):
             self._runner.submitted(model)
 
-    async def hear_ends(self) -> None:
-        """Tell those who wait here of ends in other pools; many of them in turns."""
-        ids = self._ends.ids()
+    async def hear_ends(self, *, with_running: bool = False) -> None:
+        """Tell those who wait here of ends in other pools; many of them in turns. with_running: of
+        tasks that run here, too, which only a caller who takes one back there can end."""
+        here = set() if with_running else self._runner.running_ids()
+        ids = [identifier for identifier in self._ends.ids() if identifier not in here]
         if not ids:
             return
         first = self._looked_at % len(ids)

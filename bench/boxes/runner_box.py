@@ -3,12 +3,14 @@
     python -m bench.boxes.runner_box URL BATCH_MS ROW_MS
 
 It prints a line once it is connected, runs tasks from the line that it reads then, and ends with
-its standard input. The engine runs one batch at a time, as an accelerator does, and takes no CPU.
+its standard input, after a line with what became of the engine's time, as JSON. The engine runs one
+batch at a time, as an accelerator does, and takes no CPU.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -43,11 +45,17 @@ _SETTINGS = TaskSettings(LIMITS, 2**20, 86_400_000, 3, 4096, "")
 
 
 class SleepingEngine:
-    """y = 2x + 1 after batch_s + row_s for each row, one call at a time."""
+    """y = 2x + 1 after batch_s + row_s for each row, one call at a time.
+
+    batches, rows: those that it ran. late_s: by which the machine was late to wake it. idle_s:
+    between two calls.
+    """
 
     def __init__(self, batch_s: float, row_s: float) -> None:
         self._batch_s, self._row_s = batch_s, row_s
         self._accelerator = asyncio.Lock()
+        self._ended_s: float | None = None
+        self.spent = {"batches": 0.0, "rows": 0.0, "late_s": 0.0, "idle_s": 0.0}
 
     async def facts(self, model: str) -> ModelFacts:
         return ModelFacts(0, SPEC, 0.9, 30.0, MAX_BATCH)
@@ -60,8 +68,16 @@ class SleepingEngine:
         outputs: Iterable[str],
     ) -> dict[str, list[Any]]:
         rows = np.asarray(inputs["x"], np.float32)
+        takes_s = self._batch_s + self._row_s * len(rows)
+        clock, spent = asyncio.get_running_loop().time, self.spent
         async with self._accelerator:
-            await asyncio.sleep(self._batch_s + self._row_s * len(rows))
+            begun_s = clock()
+            spent["idle_s"] += begun_s - (self._ended_s or begun_s)
+            await asyncio.sleep(takes_s)
+            self._ended_s = clock()
+            spent["late_s"] += self._ended_s - begun_s - takes_s
+        spent["batches"] += 1
+        spent["rows"] += len(rows)
         return {"y": list(rows * 2 + 1)}
 
     async def close(self) -> None:
@@ -83,6 +99,7 @@ async def run(url: str, batch_s: float, row_s: float) -> None:
     await runner.reclaim()
     works = [asyncio.create_task(runner.run()), asyncio.create_task(upkeep.run())]
     await asyncio.to_thread(sys.stdin.read)
+    print(json.dumps(engine.spent), flush=True)
     await runner.stop()
     works[1].cancel()
     await asyncio.wait(works)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from bench.support.serving import cpu_seconds
 _AT_ONCE = 256
 _CALLERS = 8
 _LOOK_S = 0.02
+_TOGETHER = 16  # tasks that come within a few milliseconds, and so to one partition
 
 
 def _tasks(first: int, n: int) -> list[NewTask]:
@@ -37,7 +39,7 @@ def _tasks(first: int, n: int) -> list[NewTask]:
         rows = check_rows(SPEC, {"x": row})
         request = codec.parse({b"inference-header-content-length": b"0"}, row.tobytes())
         token = os.urandom(16)
-        identifier = task_id(now, token, partition_for(b"", token))
+        identifier = task_id(now, token, partition_for(b"", now, number // _TOGETHER))
         caller, given, answer = str(number % _CALLERS), pack_input(rows), pack_answer(request)
         deadline_ms = now + 10**8
         found.append(NewTask(identifier, MODEL, 1, given, answer, caller, "", now, deadline_ms))
@@ -97,9 +99,11 @@ def scaling(boxes: int, tasks: int, batch_ms: float, row_ms: float) -> dict[str,
             time.sleep(_LOOK_S)
         took_s = time.monotonic() - begun_s
         cpu = {name: cpu_seconds(pid) - before[name] for name, pid in pids.items()}
+        spent: list[dict[str, float]] = []
         for box in running:
             assert box.stdin is not None
             box.stdin.close()
+            spent.append(json.loads(box.stdout.readline()) if box.stdout else {})
             box.wait(60)
         owners = Counter(
             server.client.hget(f"bp:{{{_partition(identifier)}}}:t:{identifier}", "owner")
@@ -117,6 +121,10 @@ def scaling(boxes: int, tasks: int, batch_ms: float, row_ms: float) -> dict[str,
         "wrong": wrong,
         "states": msgspec.to_builtins(done.get(MODEL, {})),
         "tasks_by_box": sorted(owners.values()),
+        "rows_a_batch": round(len(ids) / sum(box["batches"] for box in spent), 1),
+        "late_s_by_box": [round(box["late_s"], 2) for box in spent],
+        "idle_s_by_box": [round(box["idle_s"], 2) for box in spent],
+        "took_s": round(took_s, 2),
         "cpu_us_per_task": {name: round(used / len(ids) * 1e6) for name, used in cpu.items()},
     }
 

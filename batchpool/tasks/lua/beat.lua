@@ -1,5 +1,5 @@
--- A sign of life. KEYS[1]: the owners by their last one. ARGV: again, now, owner, the time before
+-- A sign of life. COUNTS: the owners by their last one. ARGV: again, now, owner, the time before
 -- which an owner has gone. Answers the owners that live.
-redis.call('ZADD', KEYS[1], ARGV[2], ARGV[3])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[4])
-return redis.call('ZRANGE', KEYS[1], 0, -1)
+call('ZADD', COUNTS, ARGV[2], ARGV[3])
+redis.call('ZREMRANGEBYSCORE', COUNTS, '-inf', '(' .. ARGV[4])
+return redis.call('ZRANGE', COUNTS, 0, -1)

@@ -5,22 +5,22 @@ local answers = {}
 for at = 4, #ARGV do
   local id = ARGV[at]
   local key = task_key(id)
-  local task = redis.call('HMGET', key, 'state', 'which', 'entry', 'model', 'size', 'key', 'origin', 'caller')
-  local state = task[1]
+  local task = record(id)
+  local state = task.state
   if not state or state == '4' then
     answers[#answers + 1] = {}
   else
-    answers[#answers + 1] = redis.call('HMGET', key, unpack(FORM))
-    forget_key(id, task[6])
+    answers[#answers + 1] = call('HMGET', key, unpack(FORM))
+    forget_key(id, task.key)
     if state == '0' or state == '1' then
-      take_out(id, task[2], task[3], task[4])
-      redis.call('HSET', key, 'key', '')
-      conclude(id, '4', now, ttl, '', '', '0', '', '')
+      task.key = ''
+      call('HSET', key, 'key', '')
+      conclude(id, task, '4', now, ttl, task.attempts, '', '', '0', '', '')
     else
-      redis.call('DEL', key)
-      redis.call('ZREM', BASE .. 'ended', ended_name(id, state, task[5], task[4]))
-      count(state .. ':' .. task[4], -1)
-      hold(origin_of(task[7], task[8]), -task[5])
+      call('DEL', key)
+      remove(BASE .. 'ended', ended_name(id, state, task.size, task.model))
+      count(state .. ':' .. task.model, -1)
+      hold(task.origin, -task.size)
     end
   end
 end

@@ -1,19 +1,59 @@
--- What all scripts share. KEYS[1] is the hash of counts of one partition; the tag in it is that of
--- every key here, so a script touches one slot of a cluster. ARGV[1] is '1' where the same call was
--- sent before and nobody knows what became of it.
-local COUNTS = KEYS[1]
-local BASE = string.sub(COUNTS, 1, -2)
-local GROUP = 'bp'
+-- What all scripts share. A script is the body of a function that each.lua calls once for each of
+-- KEYS, with its part of the arguments as ARGV. COUNTS is that key, mostly the hash of counts of a
+-- partition; the tag in it is that of every key which the body names, so all of them lie in one slot
+-- of a cluster. ARGV[1] is '1' where the same call was sent before and nobody knows what became of it.
+local COUNTS, BASE
 local OVERHEAD = 2400 -- bytes of memory of a record beside its bodies, about
 local LINES_MOST = 1024 -- beside those of callers who have tasks
+local WORDS_MOST = 1000 -- of one command: Lua unpacks no more than some thousand
+local LARGEST = 2 ^ 53
 local FORM = {'id', 'state', 'model', 'attempts', 'submitted', 'started', 'finished', 'code', 'error'}
 
-local function task_key(id) return BASE .. 't:' .. id end
-local function stream_key(model) return BASE .. 'run:' .. model end
+-- All names below BASE are ours. A value of another type there was written by somebody else in the
+-- place of ours; were it kept, it would fail every call of its partition.
+local function call(command, key, ...)
+  local reply = redis.pcall(command, key, ...)
+  if type(reply) == 'table' and reply.err then
+    if not string.find(reply.err, 'WRONGTYPE', 1, true) then error(reply) end
+    redis.log(redis.LOG_WARNING, 'batchpool drops ' .. key .. ', which has a value of a foreign type')
+    redis.call('UNLINK', key)
+    return redis.call(command, key, ...)
+  end
+  return reply
+end
 
--- The hash is without zeros, so that it stays small.
+-- A field as a whole number of zero or more; 0 for one that is not there, or is none.
+local function whole(value)
+  local n = tonumber(value)
+  if n and n >= 0 and n <= LARGEST then return math.floor(n) end
+  return 0
+end
+
+local function task_key(id) return BASE .. 't:' .. id end
+local function turns_key(model) return BASE .. 'w:' .. model end
+local function run_key(model) return BASE .. 'run:' .. model end
+local function lines_key(model) return BASE .. 'lines:' .. model end
+
+-- The server's time (ms), by which claims are late: the clocks of boxes differ.
+local function server_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Changes of counts and of sorted sets, which `write` makes when a body has ended: a command costs
+-- more than a member of it.
+local changes
+
+local function begin()
+  changes = {counts = {}, open_of = {}, bytes_of = {}, added = {}, removed = {}, lines = {}, left = {}}
+end
+
 local function count(name, by)
-  if redis.call('HINCRBY', COUNTS, name, by) == 0 then redis.call('HDEL', COUNTS, name) end
+  changes.counts[name] = (changes.counts[name] or 0) + by
+end
+
+local function counted(name)
+  return (tonumber(call('HGET', COUNTS, name)) or 0) + (changes.counts[name] or 0)
 end
 
 local function move(model, before, after)
@@ -21,96 +61,164 @@ local function move(model, before, after)
   count(after .. ':' .. model, 1)
 end
 
-local function add_to(name, origin, by)
-  if origin and redis.call('HINCRBY', BASE .. name, origin, by) <= 0 then
-    redis.call('HDEL', BASE .. name, origin)
-  end
-end
-
 -- The origin of a task, whose share it takes; a box of an earlier release keeps callers alone.
 local function origin_of(origin, caller)
   return origin and origin ~= '' and origin or caller
 end
 
--- Where no task is open nobody has any, whatever boxes of earlier releases have left here.
 local function open_task(origin, by)
-  if redis.call('HINCRBY', COUNTS, 'open', by) == 0 then
-    redis.call('HDEL', COUNTS, 'open')
-    redis.call('UNLINK', BASE .. 'c')
-  else
-    add_to('c', origin, by)
-  end
+  count('open', by)
+  changes.open_of[origin] = (changes.open_of[origin] or 0) + by
 end
 
 local function hold(origin, by)
   count('bytes', by)
-  add_to('b', origin, by)
+  changes.bytes_of[origin] = (changes.bytes_of[origin] or 0) + by
 end
 
--- As in `open_task`, where nothing but dead letters is left.
-local function forget_holders()
-  local bytes = redis.call('HMGET', COUNTS, 'bytes', 'letter_bytes')
-  if (bytes[1] or '0') == (bytes[2] or '0') then redis.call('UNLINK', BASE .. 'b') end
+local function words_of(kind, key)
+  local found = changes[kind][key]
+  if not found then
+    found = {}
+    changes[kind][key] = found
+  end
+  return found
 end
 
--- Where the tasks of a model are that wait in turns, sorted by their turn.
-local function turns_key(model) return BASE .. 'w:' .. model end
+local function add(key, score, member)
+  local words = words_of('added', key)
+  words[#words + 1] = score
+  words[#words + 1] = member
+end
+
+local function remove(key, member)
+  local words = words_of('removed', key)
+  words[#words + 1] = member
+end
 
 -- Where nothing waits, all lines are empty.
 local function forget_lines(model)
-  if redis.call('EXISTS', turns_key(model)) == 0 then
-    redis.call('UNLINK', BASE .. 'lines:' .. model)
+  if call('ZCARD', turns_key(model)) == 0 then
+    call('UNLINK', lines_key(model))
   end
+end
+
+local function in_parts(command, key, words)
+  for at = 1, #words, WORDS_MOST do
+    call(command, key, unpack(words, at, math.min(at + WORDS_MOST - 1, #words)))
+  end
+end
+
+-- The hash is without zeros, so that it stays small. A count that is none starts anew.
+local function increase(key, name, by, least)
+  local found = redis.pcall('HINCRBY', key, name, by)
+  if type(found) == 'table' then
+    call('HDEL', key, name)
+    found = redis.call('HINCRBY', key, name, by)
+  end
+  if found == 0 or found < least then redis.call('HDEL', key, name) end
+  return found
+end
+
+local function increase_all(key, changed, least)
+  for name, by in pairs(changed) do
+    if by ~= 0 then increase(key, name, by, least) end
+  end
+end
+
+local function write()
+  for key, words in pairs(changes.removed) do in_parts('ZREM', key, words) end
+  for model in pairs(changes.left) do forget_lines(model) end
+  for model, line in pairs(changes.lines) do
+    -- Lines of callers who took their tasks back end with the next claims. Where there are none,
+    -- callers with names that nobody has had before would fill the memory.
+    local key = lines_key(model)
+    if call('ZCARD', key) > 2 * call('ZCARD', turns_key(model)) + LINES_MOST then
+      call('UNLINK', key)
+    end
+    for caller, turn in pairs(line.ends) do add(key, turn, caller) end
+  end
+  for key, words in pairs(changes.added) do in_parts('ZADD', key, words) end
+  local open = changes.counts.open or 0
+  changes.counts.open = nil
+  increase_all(COUNTS, changes.counts, -LARGEST)
+  -- Where no task is open nobody has any, whatever boxes of earlier releases have left here.
+  if open ~= 0 and increase(COUNTS, 'open', open, -LARGEST) == 0 then
+    call('UNLINK', BASE .. 'c')
+  else
+    increase_all(BASE .. 'c', changes.open_of, 0)
+  end
+  increase_all(BASE .. 'b', changes.bytes_of, 0)
+  begin()
+end
+
+-- As with open tasks, where nothing but dead letters is left.
+local function forget_holders()
+  local bytes = call('HMGET', COUNTS, 'bytes', 'letter_bytes')
+  if (bytes[1] or '0') == (bytes[2] or '0') then call('UNLINK', BASE .. 'b') end
+end
+
+-- The turn at the end of a caller's line, as batchpool/tasks/turns.py has it, which these rows make
+-- longer. An empty line, as that of a caller whose origin has no open task, begins where the tasks
+-- are that are claimed now. origin: nil where a task of it is open.
+local function next_turn(model, caller, rows, origin)
+  local line = changes.lines[model]
+  if not line then
+    line = {now = tonumber(call('GET', BASE .. 'now:' .. model) or 0) or 0, ends = {}}
+    changes.lines[model] = line
+  end
+  local turn = line.ends[caller]
+  if not turn then
+    turn = line.now
+    if not origin or call('HEXISTS', BASE .. 'c', origin) == 1 then
+      turn = math.max(turn, tonumber(call('ZSCORE', lines_key(model), caller) or 0))
+    end
+  end
+  line.ends[caller] = turn + whole(rows)
+  return turn
 end
 
 -- Queue a task at this turn.
 local function enqueue(id, model, turn)
-  redis.call('ZADD', turns_key(model), turn, id)
-  redis.call('HSET', task_key(id), 'state', '0', 'which', 'w', 'entry', '', 'turn', turn)
+  add(turns_key(model), turn, id)
+  call('HSET', task_key(id), 'state', '0', 'which', 'w', 'turn', turn)
 end
 
--- Queue a task at the end of its caller's line, as batchpool/tasks/turns.py has it. An empty line, as
--- that of a caller who has no open task, begins where the tasks are that are claimed now.
-local function join(id, model, caller, rows, is_idle)
-  local lines = BASE .. 'lines:' .. model
-  local turn = tonumber(redis.call('GET', BASE .. 'now:' .. model) or 0)
-  if not is_idle then
-    turn = math.max(turn, tonumber(redis.call('ZSCORE', lines, caller) or 0))
-  end
-  -- Lines of callers who took their tasks back end with the next claims. Where there are none, callers
-  -- with names that nobody has had before would fill the memory.
-  if redis.call('ZCARD', lines) > 2 * redis.call('ZCARD', turns_key(model)) + LINES_MOST then
-    redis.call('UNLINK', lines)
-  end
-  redis.call('ZADD', lines, turn + rows, caller)
-  enqueue(id, model, turn)
+-- Queue a task at the end of its caller's line.
+local function join(id, model, caller, rows)
+  enqueue(id, model, next_turn(model, caller, rows, nil))
 end
 
--- Take a task out of where it waits or runs; true if it was there.
-local function take_out(id, which, entry, model)
-  if which == 'run' then
-    local key = stream_key(model)
-    local pending = redis.call('XACK', key, GROUP, entry) == 1
-    return redis.call('XDEL', key, entry) == 1 or pending
-  end
-  local was_there = redis.call('ZREM', BASE .. which .. ':' .. model, id) == 1
-  if which == 'w' then forget_lines(model) end
-  return was_there
+-- The fields of a task that its changes need; state is false where there is none.
+local function record(id)
+  local found = call('HMGET', task_key(id), 'state', 'model', 'caller', 'size', 'key', 'which',
+    'claims', 'owner', 'rows', 'attempts', 'origin')
+  return {state = found[1], model = found[2] or '', caller = found[3] or '', size = whole(found[4]),
+    key = found[5] or '', which = found[6] or 'w', claims = found[7], owner = found[8],
+    rows = found[9], attempts = whole(found[10]), origin = origin_of(found[11], found[3] or '')}
 end
 
--- task: {id, model, rows, input, answer, caller, principal, submitted, deadline, own, key, print, origin}
+-- Take a task out of where it waits or runs.
+local function take_out(id, task)
+  remove(BASE .. task.which .. ':' .. task.model, id)
+  if task.which == 'w' then changes.left[task.model] = true end
+end
+
+-- task: {id, model, rows, input, answer, caller, principal, submitted, deadline, own, key, print,
+-- origin}
 local function create(task)
   local id, model, caller, key = task[1], task[2], task[6], task[11]
   local size = #task[4] + #task[5] + OVERHEAD
   local origin = origin_of(task[13], caller)
-  redis.call('HSET', task_key(id), 'id', id, 'model', model, 'rows', task[3], 'input', task[4],
+  local turn = next_turn(model, caller, task[3], origin)
+  call('HSET', task_key(id), 'id', id, 'model', model, 'rows', task[3], 'input', task[4],
     'answer', task[5], 'caller', caller, 'principal', task[7], 'submitted', task[8],
-    'deadline', task[9], 'own', task[10], 'key', key, 'print', task[12], 'attempts', '0',
-    'claims', '0', 'losses', '0', 'size', size, 'origin', origin)
-  join(id, model, caller, task[3], redis.call('HEXISTS', BASE .. 'c', origin) == 0)
-  redis.call('ZADD', BASE .. 'open', task[8], id)
-  redis.call('ZADD', BASE .. 'until', task[9], id)
-  if key ~= '' then redis.call('SET', BASE .. 'i:' .. key, id) end
+    'deadline', task[9], 'own', task[10], 'key', key, 'print', task[12], 'size', size,
+    'state', '0', 'which', 'w', 'turn', turn, 'origin', origin)
+  add(turns_key(model), turn, id)
+  add(BASE .. 'open', task[8], id)
+  add(BASE .. 'until', task[9], id)
+  if key ~= '' then call('SET', BASE .. 'i:' .. key, id) end
   count('0:' .. model, 1)
   hold(origin, size)
   open_task(origin, 1)
@@ -120,85 +228,89 @@ local function ended_name(id, state, size, model)
   return id .. ' ' .. state .. ' ' .. size .. ' ' .. model
 end
 
--- The end of an open task that is taken out of its stream. A sweep drops it at its time; the time
+-- The end of an open task that is taken out of where it is. A sweep drops it at its time; the time
 -- to live, which is longer, is for the case that no box is left to sweep.
-local function conclude(id, state, now, ttl, code, err, status, headers, body)
+local function conclude(id, task, state, now, ttl, attempts, code, err, status, headers, body)
   local key = task_key(id)
-  local task = redis.call('HMGET', key, 'state', 'model', 'caller', 'size', 'key', 'origin')
-  local origin = origin_of(task[6], task[3])
   local size = #body + #err + OVERHEAD
-  redis.call('HDEL', key, 'input', 'answer', 'entry', 'which', 'turn')
-  redis.call('HSET', key, 'state', state, 'finished', now, 'code', code, 'error', err,
-    'status', status, 'headers', headers, 'body', body, 'size', size, 'length', #body)
+  call('HDEL', key, 'input', 'answer', 'which', 'turn')
+  local words = {'state', state, 'finished', now, 'status', status, 'headers', headers, 'body', body,
+    'size', size, 'length', #body, 'attempts', attempts}
+  if code ~= '' then
+    for _, word in ipairs({'code', code, 'error', err}) do words[#words + 1] = word end
+  end
+  call('HSET', key, unpack(words))
   local keep = ttl + 60000
-  redis.call('PEXPIRE', key, keep)
-  if task[5] ~= '' then redis.call('PEXPIRE', BASE .. 'i:' .. task[5], keep) end
-  redis.call('ZREM', BASE .. 'open', id)
-  redis.call('ZREM', BASE .. 'until', id)
-  redis.call('ZADD', BASE .. 'ended', now + ttl, ended_name(id, state, size, task[2]))
-  move(task[2], task[1], state)
-  hold(origin, size - (tonumber(task[4]) or 0))
-  open_task(origin, -1)
+  call('PEXPIRE', key, keep)
+  if task.key ~= '' then call('PEXPIRE', BASE .. 'i:' .. task.key, keep) end
+  take_out(id, task)
+  remove(BASE .. 'open', id)
+  remove(BASE .. 'until', id)
+  add(BASE .. 'ended', now + ttl, ended_name(id, state, size, task.model))
+  move(task.model, task.state, state)
+  hold(task.origin, size - task.size)
+  open_task(task.origin, -1)
 end
 
 local function forget_key(id, key)
-  if key and key ~= '' and redis.call('GET', BASE .. 'i:' .. key) == id then
-    redis.call('DEL', BASE .. 'i:' .. key)
+  if key and key ~= '' and call('GET', BASE .. 'i:' .. key) == id then
+    call('DEL', BASE .. 'i:' .. key)
   end
 end
 
-local function remove_letter(letter)
-  local key = BASE .. 'l:' .. letter
-  local kept = redis.call('HMGET', key, 'size', 'origin', 'caller')
-  local size, origin = kept[1], origin_of(kept[2], kept[3])
-  if not size then return false end
-  redis.call('DEL', key)
-  if origin then
-    redis.call('ZREM', BASE .. 'dead_of:' .. origin, letter)
-    if tonumber(redis.call('ZINCRBY', BASE .. 'holders', -size, origin)) <= 0 then
-      redis.call('ZREM', BASE .. 'holders', origin)
-    end
-  end
-  redis.call('ZREM', BASE .. 'dead', letter)
+local function letters_key(origin) return BASE .. 'dead_of:' .. origin end
+
+-- holder: among whose letters it was found, nil where nobody looked there.
+local function remove_letter(letter, holder)
+  local key, holders = BASE .. 'l:' .. letter, BASE .. 'holders'
+  local kept = call('HMGET', key, 'size', 'origin', 'caller')
+  local size, origin = whole(kept[1]), origin_of(kept[2], kept[3] or '')
+  call('ZREM', BASE .. 'dead', letter)
+  if holder then call('ZREM', letters_key(holder), letter) end
+  if not kept[1] then return false end -- the server has evicted it
+  call('DEL', key)
+  call('ZREM', letters_key(origin), letter)
+  if tonumber(call('ZINCRBY', holders, -size, origin)) <= 0 then call('ZREM', holders, origin) end
   count('letters', -1)
   count('letter_bytes', -size)
   count('bytes', -size)
   return true
 end
 
--- The oldest letter of the origin with most bytes of them; of all, where only boxes of earlier
--- releases have kept some.
+-- The oldest letter of the origin with most bytes of them, and that origin; of all, where only boxes
+-- of earlier releases have kept some.
 local function oldest_of_most()
-  local most = redis.call('ZREVRANGE', BASE .. 'holders', 0, 0)[1]
-  local oldest = most and redis.call('ZRANGE', BASE .. 'dead_of:' .. most, 0, 0)[1]
-  return oldest or redis.call('ZRANGE', BASE .. 'dead', 0, 0)[1]
+  while true do
+    local most = call('ZREVRANGE', BASE .. 'holders', 0, 0)[1]
+    if not most then return call('ZRANGE', BASE .. 'dead', 0, 0)[1] end
+    local oldest = call('ZRANGE', letters_key(most), 0, 0)[1]
+    if oldest then return oldest, most end
+    call('ZREM', BASE .. 'holders', most)
+  end
 end
 
 -- Keep the input of a task that fails now as a dead letter; beyond the limits the oldest go of who
 -- has most.
 local function bury(letter, id, code, err, facts, attempts, now, most, most_bytes)
-  local task = redis.call('HMGET', task_key(id), 'model', 'attempts', 'rows', 'submitted', 'caller',
-    'input', 'answer', 'principal', 'origin')
-  local origin = origin_of(task[9], task[5])
-  local size = #task[6] + #task[7] + #facts + OVERHEAD
-  redis.call('HSET', BASE .. 'l:' .. letter, 'letter', letter, 'id', id, 'model', task[1],
-    'code', code, 'error', err, 'attempts', (tonumber(task[2]) or 0) + attempts, 'rows', task[3],
-    'submitted', task[4], 'died', now, 'caller', task[5], 'facts', facts, 'input', task[6],
-    'answer', task[7], 'principal', task[8], 'size', size, 'origin', origin)
-  redis.call('ZADD', BASE .. 'dead_of:' .. origin, letter, letter)
-  redis.call('ZINCRBY', BASE .. 'holders', size, origin)
-  redis.call('ZADD', BASE .. 'dead', letter, letter)
+  local task = call('HMGET', task_key(id), 'model', 'rows', 'submitted', 'caller', 'input', 'answer',
+    'principal', 'origin')
+  for at = 1, 7 do task[at] = task[at] or '' end
+  local origin = origin_of(task[8], task[4])
+  local size = #task[5] + #task[6] + #facts + OVERHEAD
+  call('HSET', BASE .. 'l:' .. letter, 'letter', letter, 'id', id, 'model', task[1],
+    'code', code, 'error', err, 'attempts', attempts, 'rows', task[2],
+    'submitted', task[3], 'died', now, 'caller', task[4], 'facts', facts, 'input', task[5],
+    'answer', task[6], 'principal', task[7], 'size', size, 'origin', origin)
+  call('ZADD', letters_key(origin), letter, letter)
+  call('ZINCRBY', BASE .. 'holders', size, origin)
+  call('ZADD', BASE .. 'dead', letter, letter)
   count('letters', 1)
   count('letter_bytes', size)
   count('bytes', size)
-  local kept = redis.call('ZCARD', BASE .. 'dead')
-  while kept > 1 and (kept > tonumber(most)
-      or tonumber(redis.call('HGET', COUNTS, 'letter_bytes') or 0) > tonumber(most_bytes)) do
-    local oldest = oldest_of_most()
-    if not remove_letter(oldest) then -- its record is evicted
-      redis.call('ZREM', BASE .. 'dead', oldest)
-      redis.call('ZREM', BASE .. 'dead_of:' .. origin, oldest)
-    end
-    kept = redis.call('ZCARD', BASE .. 'dead')
+  local kept = call('ZCARD', BASE .. 'dead')
+  while kept > 1 and (kept > tonumber(most) or counted('letter_bytes') > tonumber(most_bytes)) do
+    local oldest, holder = oldest_of_most()
+    remove_letter(oldest, holder)
+    kept = call('ZCARD', BASE .. 'dead')
   end
 end

@@ -1,15 +1,18 @@
 -- Drop results whose time is over. ARGV: again, now, most. Answers their number.
-local found = redis.call('ZRANGEBYSCORE', BASE .. 'ended', '-inf', ARGV[2], 'LIMIT', 0, ARGV[3])
+local found = call('ZRANGEBYSCORE', BASE .. 'ended', '-inf', ARGV[2], 'LIMIT', 0, ARGV[3])
 for _, name in ipairs(found) do
   local id, state, size, model = string.match(name, '^(%S+) (%S+) (%S+) (.*)$')
-  redis.call('ZREM', BASE .. 'ended', name)
+  remove(BASE .. 'ended', name)
   if tonumber(size) then -- else it is none of ours
-    local task = redis.call('HMGET', task_key(id), 'key', 'origin', 'caller')
+    local task = call('HMGET', task_key(id), 'key', 'origin', 'caller')
     forget_key(id, task[1])
-    redis.call('DEL', task_key(id))
+    call('DEL', task_key(id))
     count(state .. ':' .. model, -1)
-    hold(origin_of(task[2], task[3]), -size)
+    hold(origin_of(task[2], task[3] or ''), -whole(size))
   end
 end
-if #found > 0 then forget_holders() end
+if #found > 0 then
+  write()
+  forget_holders()
+end
 return #found

@@ -42,6 +42,31 @@ def test_a_user_who_may_not_ask_for_settings_learns_that_they_are_unknown(tmp_pa
         assert all("unknown" in line for line in check_task_store(address))
 
 
+def test_what_keeps_a_user_from_keeping_tasks_is_told_with_what_to_do(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret-word\n")
+
+    def reason(user: str, database: int = 0, file: str = str(password)) -> str:
+        url = f"unix://{user}{server.address.socket_path}?db={database}"
+        config = ServerConfig(tasks_store=url, tasks_store_password_file=file)
+        with pytest.raises(StartError) as caught:
+            check_task_store(config)
+        return str(caught.value)
+
+    with redis_server("--requirepass", "secret-word", password="secret-word") as server:
+        some = ("on", ">secret-word", "~bp:*", "+@all", "-pexpire", "-zadd")
+        server.say("ACL", "SETUSER", "some", *some)
+        server.say("ACL", "SETUSER", "other", "on", ">secret-word", "~other:*", "+@all")
+        assert "this user may not use zadd, pexpire; the documentation" in reason("some@")
+        assert "rights that the user needs" in reason("other@")
+        assert "out of range" in reason("", 99), "no permission is missing, so it is not unknown"
+        for user, file in (("", ""), ("nobody@", str(password))):
+            assert "tasks_store_password_file or BATCHPOOL_TASKS_STORE_PASSWORD" in reason(
+                user, 0, file
+            )
+        assert server.say("DBSIZE") == b":0\r\n"
+
+
 @pytest.mark.parametrize(
     ("url", "password_file", "reason"),
     [

@@ -27,7 +27,7 @@ class Record:
     offset: int
     value: bytes
     key: bytes = b"k"
-    headers: Sequence[tuple[str, bytes]] = ()
+    headers: Sequence[tuple[str, bytes | None]] = ()
     topic: str = "in"
     partition: int = 0
 
@@ -216,19 +216,23 @@ def test_a_record_without_key_and_value_has_a_letter_that_a_producer_takes() -> 
     assert whole_letter(Record(0, None), InvalidRequest("")).value is None  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "large", [Record(0, b"a" * 10), Record(0, b"a", b"k", [("h", b"1" * 8), ("", None)])]
+)
 def test_no_more_is_fetched_while_large_records_are_under_way(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, large: Record
 ) -> None:
+    """Headers count, too: a record may have megabytes of them."""
     monkeypatch.setattr("batchpool.consume.consumer._MOST_BYTES", 10)
 
     async def story() -> None:
-        broker = Broker([[Record(0, b"a" * 10)], [Record(1, b"b")]])
+        broker = Broker([[large], [Record(1, b"b")]])
         rows = Rows()
         rows.last.set()
         consumer = consumer_of(broker, rows)
         run = asyncio.create_task(consumer.run())
         await turns()
-        assert broker.sent == [("out", b"a" * 10)]
+        assert broker.sent == [("out", large.value)]
         broker.acknowledgements[0].set_result(None)
         await turns()
         assert broker.sent[1:] == [("out", b"b")]

@@ -88,3 +88,18 @@ def test_whoever_waits_for_a_partition_hears_of_its_last_record() -> None:
         assert await waiting is True
 
     asyncio.run(waits())
+
+
+def test_offsets_that_go_back_are_those_of_a_topic_that_was_made_anew() -> None:
+    partitions = Partitions()
+    old = partitions.begin("p", [7, 9])
+    new = partitions.begin("p", [0, 1])
+    assert partitions.under_way == 2
+    partitions.end(old, 7)
+    assert partitions.to_commit() == {}, "the old offsets are those of no record any more"
+    partitions.end(new, 0)
+    partitions.end(new, 1)
+    assert partitions.to_commit() == {"p": 2}
+    assert partitions.begin("p", [5]) is new, "a gap is none"
+    partitions.end(new, 5)
+    assert partitions.begin("p", [5]) is not new

@@ -91,9 +91,16 @@ class FakeEngine:
 
 
 class Desk:
-    """Everything of a task process but its socket. now_ms: its clock."""
+    """Everything of a task process but its socket. now_ms: its clock. is_shared: other pools are
+    said to run tasks of the store, too."""
 
-    def __init__(self, shelf: Shelf | None = None, settings: TaskSettings = SETTINGS) -> None:
+    def __init__(
+        self,
+        shelf: Shelf | None = None,
+        settings: TaskSettings = SETTINGS,
+        *,
+        is_shared: bool = False,
+    ) -> None:
         self.now_ms = 1_000_000
         self.shelf = Shelf() if shelf is None else shelf
         self.store = MemoryStore(self.shelf, settings.limits)
@@ -105,6 +112,7 @@ class Desk:
         task_ends = TaskEnds(
             self.committer, settings.attempts, self.ends, self.metrics, self.alerts,
             lambda: self.now_ms, lambda *where: self.tracebacks.get(where, ""),
+            is_shared=is_shared,
         )  # fmt: skip
         self.runner = Runner(
             self.committer, self.engine, settings, task_ends, self.metrics, lambda: self.now_ms

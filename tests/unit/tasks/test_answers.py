@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from batchpool.control.task_messages import (
     CancelTask,
@@ -337,7 +338,7 @@ def test_who_waits_for_a_task_that_was_not_kept_is_told_at_once() -> None:
     async def scene() -> None:
         desk = Desk(settings=replace(SETTINGS, limits=replace(SETTINGS.limits, open=0)))
         message = desk.message([1])
-        partition = partition_for(b"", message.token)
+        partition = partition_for(b"", message.submitted_ms, 0)
         identifier = task_id(message.submitted_ms, message.token, partition)
         submission = asyncio.create_task(desk.answers.answer(message))
         await asyncio.sleep(0)
@@ -372,3 +373,18 @@ def test_addresses_of_the_store_are_for_the_log(
     assert told.code == code
     assert "10.1.2.3" not in told.error
     assert "10.1.2.3" in caplog.text
+
+
+def test_a_box_whose_clock_is_wrong_submits_at_the_time_of_the_store() -> None:
+    async def scene() -> None:
+        desk = Desk()
+        message = structs.replace(desk.message([1]), submitted_ms=desk.now_ms + 3_600_000)
+        found = await desk.answers.answer(message)
+        assert isinstance(found, TaskSubmitted)
+        assert found.task.submitted_ms == desk.now_ms
+        again = await desk.answers.answer(message)
+        assert isinstance(again, TaskSubmitted)
+        assert again.task.id == found.task.id, "sent again it is the same task"
+        await desk.committer.close()
+
+    asyncio.run(scene())

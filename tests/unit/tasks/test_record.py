@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batchpool.tasks.account import Account
 from batchpool.tasks.record import (
@@ -15,6 +18,7 @@ from batchpool.tasks.record import (
     key_digest,
     partition_for,
     partition_of,
+    submission_time,
     submitted_of,
     task_id,
 )
@@ -78,5 +82,39 @@ def test_one_caller_has_all_places_until_there_is_another() -> None:
 def test_an_id_tells_its_partition_and_a_key_chooses_it() -> None:
     assert partition_of(task_id(1, TOKEN, 513)) == 513
     assert partition_of("t_") is None
-    assert partition_for(b"", bytes(14) + b"\x02\x01") == 513
-    assert partition_for(b"k" * 30 + b"\x00\x07", TOKEN) == 7
+    assert partition_for(b"k" * 30 + b"\x00\x07", 1000, 3) == 7
+
+
+def test_tasks_that_come_together_go_to_one_partition_and_later_ones_to_the_next() -> None:
+    found = [partition_for(b"", submitted_ms, 0) for submitted_ms in range(1000, 1032)]
+    assert found == sorted(found)
+    assert sorted(Counter(found).values()) == [8] * 4
+    assert partition_for(b"", 1000, 5) == found[0] + 5, "pools begin apart"
+
+
+@given(st.integers(0, 2**48 - 1), st.binary(min_size=16, max_size=16), st.integers(0, 2**16 - 1))
+def test_the_partition_of_any_id_is_read_from_its_text(
+    submitted_ms: int, token: bytes, partition: int
+) -> None:
+    identifier = task_id(submitted_ms, token, partition)
+    assert partition_of(identifier) == partition
+    assert submitted_of(identifier) == submitted_ms
+    for other in (identifier[:-1], identifier + "0", identifier.upper(), identifier[:-1] + "_"):
+        assert partition_of(other) is None
+        assert submitted_of(other) is None
+
+
+@pytest.mark.parametrize(
+    ("said_ms", "found_ms"),
+    [
+        (100_000, 100_000),
+        (40_000, 40_000),
+        (39_999, 100_000),
+        (101_000, 101_000),
+        (101_001, 100_000),
+        (3_700_000, 100_000),
+    ],
+)
+def test_a_clock_that_is_wrong_tells_no_time_of_a_submission(said_ms: int, found_ms: int) -> None:
+    """The age of the oldest task, by which pods are counted, is that of the store's clock."""
+    assert submission_time(said_ms, 100_000) == found_ms

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from batchpool.tasks.record import Again
 from batchpool.tasks.redis_forms import number, state_of, text
 from batchpool.tasks.redis_store import RedisStore
 from batchpool.tasks.store import StoreAway
@@ -114,8 +115,68 @@ def test_what_is_no_task_is_swept_away(
     assert store.look([new(0).id], NOW)[0].form.state == "failed"  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    "key",
+    ["n", "c", "w:m", "lines:m", "run:m", "later:m", "open", "until", "ended", "dead",
+     f"t:{new(1).id}", f"i:{(b'k' * 32).hex()}", "now:m", "bp:boxes", "bp:letters"],
+)  # fmt: skip
+def test_a_value_of_a_foreign_type_costs_what_it_has_replaced_and_nothing_else(
+    server: RedisServer, key: str
+) -> None:
+    """Without a look at it each call of its partition would fail, and with it all others."""
+    store = RedisStore(server.address, LIMITS, lambda: NOW, 600.0)
+    store.put([new(1, key=b"k" * 32), new(2, 1)], NOW)
+    name = key if key.startswith("bp:") else f"bp:{{0}}:{key}"
+    server.say("DEL", name)
+    assert server.say("RPUSH", name, "x") == b":1\r\n"
+    everything(store)
+    assert store.next_due_ms(["m"]) == [0]
+    store.put([new(3, key=b"k" * 32), new(4), new(5)], NOW)
+    store.cancel([new(5).id], NOW)
+    tasks = claimed(store)
+    assert {new(2, 1).id, new(4).id} <= {task.id for task in tasks}
+    assert all(store.retry([Again(task.id, task.claim, NOW - 1, True) for task in tasks], NOW))
+    tasks = claimed(store)
+    assert {new(2, 1).id, new(4).id} <= {task.id for task in tasks}
+    store._claims.renew()
+    assert store.reclaim(NOW).tasks == 0
+    ends = [letter(task) if task.id == new(4).id else done(task) for task in tasks]
+    assert all(store.finish(ends, NOW))
+    assert [kept.id for kept in store.letters("", "", 0, 9, (), whole=True)] == [new(4).id]
+    store.sweep(LATE)
+    assert server.say("TYPE", name) != b"+list\r\n"
+
+
+def test_an_ended_task_that_still_has_a_deadline_keeps_no_sweep_from_its_end(
+    server: RedisServer,
+) -> None:
+    """As where a user may not use a command in the middle of a script."""
+    store = RedisStore(server.address, LIMITS, lambda: NOW, 600.0)
+    store.put([new(number) for number in range(65)], NOW)
+    store.finish([done(task) for task in claimed(store, 64)], NOW)
+    for n in range(65):
+        server.say("ZADD", "bp:{0}:until", str(NOW), new(n).id)
+    found = store.sweep(NOW)
+    while found.more:
+        found = store.sweep(NOW)
+    assert found.ended == ()
+    assert server.say("ZCARD", "bp:{0}:until") == b":1\r\n", "that of the open task, in its place"
+    assert len(store.sweep(LATE).ended) == 1
+
+
+def test_what_one_partition_fails_with_is_told_with_its_key(
+    server: RedisServer,
+) -> None:
+    store = RedisStore(server.address, LIMITS, lambda: NOW, 600.0)
+    store.put([new(1)], NOW)
+    server.say("DEL", "bp:cfg")
+    server.say("SET", "bp:cfg", "x")
+    with pytest.raises(StoreAway, match=r"WRONGTYPE .* \(of bp:cfg\)"):
+        RedisStore(server.address, LIMITS, lambda: NOW, 600.0).put([new(2)], NOW)
+
+
 def test_a_store_without_partitions_is_told_of(server: RedisServer) -> None:
-    server.say("HSET", "bp:cfg", "version", "2", "partitions", "none")
+    server.say("HSET", "bp:cfg", "version", "3", "partitions", "none")
     store = RedisStore(server.address, LIMITS, lambda: NOW, 600.0)
     with pytest.raises(StoreAway, match="has 'none' partitions; name another database"):
         store.put([new(0)], NOW)

@@ -31,7 +31,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # The least that a store needs: docs/tasks.md has it.
 RIGHTS = (
-    "resetchannels", "~bp:*", "-@all", "+@hash", "+@sortedset", "+@stream", "+@string", "+eval",
+    "resetchannels", "~bp:*", "-@all", "+@hash", "+@sortedset", "+@string", "+eval",
     "+evalsha", "+del", "+unlink", "+exists", "+pexpire", "+info", "+time", "+config|get",
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -155,5 +156,37 @@ def test_ends_are_heard_between_two_sweeps_also_after_the_store_was_away(
             assert ended.is_set()
         assert len(looks) > 1
         await desk.committer.close()
+
+    asyncio.run(scene())
+
+
+def test_what_runs_here_is_looked_at_once_a_second_and_not_ten_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its end is told here; only somebody who takes it back at another pool ends it there."""
+
+    async def scene() -> None:
+        desk = Desk()
+        desk.engine.gate.clear()
+        looked: list[str] = []
+        look = desk.store.look
+
+        def counting(ids: Sequence[str], now_ms: int) -> list[KeptTask | None]:
+            looked.extend(ids)
+            return look(ids, now_ms)
+
+        monkeypatch.setattr(desk.store, "look", counting)
+        async with running(desk):
+            identifier = await desk.submit([7])
+            await desk.until(lambda: identifier in desk.runner.running_ids())
+            with desk.ends.waiting([identifier, "elsewhere"]) as ended:
+                await desk.upkeep.hear_ends()
+                assert looked == ["elsewhere"]
+                looked.clear()
+                ended.clear()
+                other_pool(desk).cancel([identifier], desk.now_ms)
+                await desk.upkeep.hear_others()
+                assert set(looked) == {identifier, "elsewhere"}
+                assert ended.is_set()
 
     asyncio.run(scene())

@@ -333,11 +333,15 @@ def start(
 
 
 def model_table(model: str | Settings) -> dict[str, Any]:
-    """The table of a model. None takes back a setting that models of tests have."""
+    """The table of a model. None takes back a setting that models of tests have.
+
+    A request waits for its worker's successor, and a batch at its gate, for as long as a test does.
+    """
     given = {"import": model} if isinstance(model, str) else dict(model)
     if ":" not in given["import"]:
         given["import"] = f"{MODELS}:{given['import']}"
-    table = {"devices": "cpu", "max_wait_ms": 1, **given}
+    patient = {"request_timeout_s": PATIENCE_S, "batch_timeout_s": PATIENCE_S}
+    table = {"devices": "cpu", "max_wait_ms": 1, **patient, **given}
     return {key: value for key, value in table.items() if value is not None}
 
 

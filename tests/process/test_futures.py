@@ -76,6 +76,7 @@ def test_more_rows_than_a_lane_takes_at_once_are_too_large(client: bp.Client) ->
 
 
 def test_cancelling_takes_back_what_has_not_been_dispatched(everyday: Pool) -> None:
+    until(lambda: everyday.claimed() == 0, "the slots of those that were here before")
     with everyday.client() as client, opened_at_last(everyday, 502):
         before = everyday.tally("probe")
         blocker = submit_tag(client, -1, gate=502)

@@ -53,7 +53,7 @@ def _measure(folder: str) -> None:
         loop.call_soon(look)
         return loop
 
-    uvloop.new_event_loop = measured_loop
+    uvloop.new_event_loop = measured_loop  # type: ignore[assignment]
 
 
 if FOLDER in os.environ and any(name in sys.orig_argv for name in _MEASURED):

@@ -26,7 +26,7 @@ _FILE_MAGIC = b"ARROW1"
 _RECORD_BATCH, _DICTIONARY_BATCH = 3, 2
 _BUFFER = struct.Struct("<qq")
 _MOST_BUFFERS = 1 << 16
-_MOST_MESSAGES = 1 << 14
+_MOST_MESSAGES = 1 << 13  # twice as many as record batches are taken
 _V5 = 4
 
 

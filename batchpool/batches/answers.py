@@ -72,7 +72,7 @@ class BatchAnswers:
         now_ms = self._clock_ms()
         match message:
             case BeginUpload():
-                return UploadState(self._uploads.begin(message, now_ms))
+                return UploadState(await self._uploads.begin(message, now_ms))
             case AppendToUpload():
                 await self._uploads.append(message, now_ms)
                 return UploadState(message.id)

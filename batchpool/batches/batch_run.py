@@ -195,7 +195,7 @@ class BatchRun:
                 run = self._lines.run(self.record.endpoint, request)
                 under_way.task = asyncio.create_task(run)
         except LineFault as fault:
-            under_way.fault = fault
+            under_way.fault = fault.with_traceback(None)  # which would refer to what it is kept in
         self._under_way.append(under_way)
         self._cost += cost
 

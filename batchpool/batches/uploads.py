@@ -2,10 +2,15 @@
 
 Each piece bears its place, so that one which is sent again changes nothing. An upload whose front
 end has died is dropped when nothing of it has come for a while.
+
+A caller may have fewer uploads than there are places left, so that a few callers cannot take them
+all. Where many have taken them, one who has none gets the place of the caller with the most: that
+of the upload of which nothing has come for the longest time.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from batchpool.batches.records import TOKEN_BYTES, FileRecord, Owner, file_id
@@ -15,6 +20,7 @@ from batchpool.core.errors import InvalidRequest, NotReady, Overloaded, TooLarge
 
 _MOST_UPLOADS = 64
 _MOST_OF_A_CALLER = _MOST_UPLOADS // 4
+_STALLED_MS = 5000  # then it gives its place to one who has none, though its caller has no other
 _IDLE_MS = 10 * 60 * 1000
 _RETRY_AFTER_MS = 1000
 
@@ -34,7 +40,7 @@ class Uploads:
         self._store = store
         self._uploads: dict[str, _Upload] = {}
 
-    def begin(self, message: BeginUpload, now_ms: int) -> str:
+    async def begin(self, message: BeginUpload, now_ms: int) -> str:
         """Begin an upload, or find it; returns the id of its file. Raises InvalidRequest, TooLarge,
         Overloaded and StorageFull where it is refused."""
         if len(message.token) != TOKEN_BYTES:
@@ -43,18 +49,39 @@ class Uploads:
         if identifier in self._uploads or identifier in self._store.files:
             return identifier
         owner = Owner(message.principal, message.caller)
-        own = sum(each.owner == owner for each in self._uploads.values())
-        if own >= _MOST_OF_A_CALLER or len(self._uploads) >= _MOST_UPLOADS:
-            raise Overloaded(
-                f"{len(self._uploads)} files are being uploaded, {own} of them by this caller; at"
-                f" most {_MOST_UPLOADS} and {_MOST_OF_A_CALLER} are taken at the same time",
-                _RETRY_AFTER_MS,
-            )
         self._check_size(message.announced)
         self._store.check_room(owner.caller, max(1, message.announced), 1)
+        gives_way = self._place_for(owner, now_ms)
         self._store.quotas.add(owner.caller, 0, 1)
         self._uploads[identifier] = _Upload(owner, now_ms)
+        if gives_way:
+            await self.drop(gives_way)
         return identifier
+
+    def _place_for(self, owner: Owner, now_ms: int) -> str:
+        """The upload that gives its place to a new one of this owner; "" where one is free. Raises
+        Overloaded where the owner gets none."""
+        held = Counter(each.owner.caller for each in self._uploads.values())
+        own, left = held[owner.caller], _MOST_UPLOADS - len(self._uploads)
+        if own < min(_MOST_OF_A_CALLER, left):
+            return ""
+        if own == left == 0:
+            most = max(held.values())
+            found = [
+                (each.used_ms, identifier)
+                for identifier, each in self._uploads.items()
+                if held[each.owner.caller] == most
+                and not each.ends
+                and (most > 1 or now_ms - each.used_ms >= _STALLED_MS)
+            ]
+            if found:
+                return min(found)[1]
+        raise Overloaded(
+            f"{len(self._uploads)} of at most {_MOST_UPLOADS} files are being uploaded, {own} of"
+            f" them by this caller, which may have {_MOST_OF_A_CALLER}, and fewer than there are"
+            " places left; upload fewer at the same time",
+            _RETRY_AFTER_MS,
+        )
 
     def _check_size(self, size: int) -> None:
         most = self._store.settings.most_bytes
@@ -123,7 +150,8 @@ class Uploads:
         upload = self._uploads.get(identifier)
         if upload is None:
             raise NotReady(
-                "the process that took this file was replaced; send the file again",
+                "the upload is not there any more: another caller had the turn, or the process that"
+                " took it was replaced; send the file again",
                 _RETRY_AFTER_MS,
             )
         return upload

@@ -209,6 +209,7 @@ class LoopDriver:
     ) -> dict[str, Any]:
         pending = await cast(Reply, under_way[0].tag)
         under_way.popleft()
+        pending.tag = None  # else each would refer to the other
         return call.take(lane_client, pending)
 
     # -- of a map -----------------------------------------------------------------------
@@ -233,6 +234,7 @@ class LoopDriver:
             reply: Reply = pending.tag
             if reply.done() and not reply.cancelled() and reply.exception() is None:
                 lane_client.release(pending)
+                pending.tag = None
                 continue
             reply.cancel()
             client_loop = self.client_loop

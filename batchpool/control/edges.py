@@ -202,7 +202,7 @@ class Edge(Generic[Received_co]):
         self.messages: tuple[type[Message], ...] = typing.get_args(messages) or (messages,)
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(messages)
 
-    def decode(self, raw: bytes, descriptors: int) -> Received_co:
+    def decode(self, raw: bytes | memoryview, descriptors: int) -> Received_co:
         """The message in a packet that came with this many descriptors. InvalidMessage if it is not
         one of this edge's; another exception if it is no msgpack."""
         if raw[0] & 0xF0 != 0x80 and raw[0] not in (0xDE, 0xDF):

@@ -9,25 +9,35 @@ replies to later ones. The messages of each direction are those of an edge.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
+import numpy as np
 
 from batchpool.control.edges import Edge
 from batchpool.control.messages import Message
+from batchpool.wire.left_out import LeftOut, Piece
 
 Received = TypeVar("Received")
 
 _HEAD = struct.Struct("<IQ")
 _NUMBER_BYTES = 8
 MOST_FRAME_BYTES = 2**32 - 1
+_LONG_BYTES = 1 << 20  # of a frame that gets memory of its own before it is there
 
 
 def frame_of(number: int, message: Message) -> bytes:
     """The bytes of one frame."""
     body = msgspec.msgpack.encode(message)
     return _HEAD.pack(_NUMBER_BYTES + len(body), number) + body
+
+
+def frame_pieces(number: int, message: Message, left_out: LeftOut) -> Sequence[Piece]:
+    """The bytes of one frame, in pieces; what was left out of the message is not copied."""
+    pieces = left_out.pieces_of(msgspec.msgpack.encode(message))
+    size = sum(memoryview(piece).nbytes for piece in pieces)
+    return [_HEAD.pack(_NUMBER_BYTES + size, number), *pieces]
 
 
 class FrameReader(Generic[Received]):
@@ -40,10 +50,19 @@ class FrameReader(Generic[Received]):
         self._edge = edge
         self._most_bytes = most_bytes
         self._bytes = bytearray()
+        # A frame that has not come whole: as it grew, it would be copied again and again.
+        self._long: memoryview | None = None
+        self._long_number = self._filled = 0
 
     def feed(self, piece: bytes | bytearray | memoryview) -> Iterator[tuple[int, Received]]:
         """The numbers and messages that are complete with this piece. Raises ValueError for bytes
         that are no message of the edge; the stream cannot be read on after it."""
+        if self._long is not None:
+            piece = self._fill(self._long, memoryview(piece))
+            if self._filled < len(self._long):
+                return
+            whole, self._long = self._long, None
+            yield self._long_number, self._decoded(whole)
         self._bytes += piece
         at = 0
         try:
@@ -53,6 +72,8 @@ class FrameReader(Generic[Received]):
                     raise ValueError(f"a frame of {length} bytes")
                 end = at + _HEAD.size - _NUMBER_BYTES + length
                 if end > len(self._bytes):
+                    if length > _LONG_BYTES:
+                        at = self._begin_long(length - _NUMBER_BYTES, number, at + _HEAD.size)
                     break
                 body = bytes(memoryview(self._bytes)[at + _HEAD.size : end])
                 at = end
@@ -60,7 +81,21 @@ class FrameReader(Generic[Received]):
         finally:
             del self._bytes[:at]
 
-    def _decoded(self, body: bytes) -> Received:
+    def _begin_long(self, size: int, number: int, at: int) -> int:
+        """Keep the beginning of a long frame, which is all there is; returns where that ends."""
+        self._long, self._long_number, self._filled = np.empty(size, np.uint8).data, number, 0
+        with memoryview(self._bytes)[at:] as there:
+            self._fill(self._long, there)
+        return len(self._bytes)
+
+    def _fill(self, long: memoryview, piece: memoryview) -> memoryview:
+        """Add bytes to a long frame; returns those behind it."""
+        more = piece[: len(long) - self._filled]
+        long[self._filled : self._filled + len(more)] = more
+        self._filled += len(more)
+        return piece[len(more) :]
+
+    def _decoded(self, body: bytes | memoryview) -> Received:
         try:
             return self._edge.decode(body, 0)
         except msgspec.DecodeError as exc:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows
+from batchpool.wire.left_out import LONG_BYTES, LeftOut
 from batchpool.wire.request import InferRequest, OutputChoice, PlainAnswer
 
 
@@ -28,6 +29,14 @@ class _Tensor(msgspec.Struct, omit_defaults=True):
     shape: list[int]
     data: memoryview | None = None
     items: list[bytes] | None = None
+
+
+class _LongTensor(msgspec.Struct):
+    """As it is packed, of one whose bytes are left out."""
+
+    dtype: str
+    shape: list[int]
+    data: msgspec.Raw
 
 
 class _Input(msgspec.Struct, omit_defaults=True):
@@ -50,15 +59,18 @@ _OBJECT = "object"
 _SHORT_BYTES = 256  # of an answer that is remembered as it was read
 
 
-def pack_input(rows: Rows) -> bytes:
-    """The bytes of checked rows."""
-    sizes = {name: _packed(array) for name, array in rows.sizes.items()}
+def pack_input(rows: Rows, left_out: LeftOut | None = None) -> bytes:
+    """The bytes of checked rows. left_out: gets the long tensors, which they are then without."""
+    tensors: dict[str, Any] = {
+        name: _packed(array, left_out) for name, array in rows.tensors.items()
+    }
+    sizes = {name: _packed(array, None) for name, array in rows.sizes.items()}
     return msgspec.msgpack.encode(
         _Input(
             rows.n,
-            {name: _packed(array) for name, array in rows.tensors.items()},
+            tensors,
             {name: _plain(value) for name, value in rows.parameters.items()},
-            sizes or None,
+            cast(dict[str, _Tensor] | None, sizes or None),
         )
     )
 
@@ -116,11 +128,13 @@ def _read_answer(
 _read_answer_again = lru_cache(maxsize=256)(_read_answer)
 
 
-def _packed(array: Array) -> _Tensor:
+def _packed(array: Array, left_out: LeftOut | None) -> _Tensor | _LongTensor:
     shape = list(array.shape)
     if array.dtype.kind == "O":
         return _Tensor(_OBJECT, shape, items=array.reshape(-1).tolist())
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    if left_out is not None and flat.nbytes >= LONG_BYTES:
+        return _LongTensor(array.dtype.str, shape, left_out.bin(flat.data))
     return _Tensor(array.dtype.str, shape, data=flat.data)
 
 

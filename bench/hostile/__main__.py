@@ -10,13 +10,19 @@ kind of LOCAL_KINDS (`bench/hostile/local_kinds.py`), HTTP_KINDS (`bench/hostile
 STORE_KINDS (`bench/hostile/store_kinds.py`).
 As root every second hostile process belongs to a user of its own (`uid` and below), the others to
 the pool's own user, as far as a kind makes sense for him: whoever takes places or time is another
-user, since root and the pool's user have no quota. Hostile processes run at a lower priority of the
-scheduler.
+user, since root and the pool's user have no quota. Hostile processes run at the lowest priority of
+the scheduler.
+
+Then the requests are beside as many processes that use as much CPU time, in them and in the kernel,
+and do nothing to the pool (`bench/hostile/control.py`): on a machine with few processors the
+requests take longer beside these too. What hostile processes do through the pool is what takes
+longer than that, and it is with these that p99 is compared.
 
 Exit status 1, with a list, if anything of this is violated:
 
     every request is answered, and rightly
-    p99 with hostility is at most twice that without, for HTTP and for local clients
+    p99 with hostility is at most twice that beside the same use of the machine, for HTTP and for
+        local clients
     no process of the pool has ended
     no hostile process found what it must not be able to do
     afterwards no slot is claimed, lanes, descriptors and zombies are as before, memory within 10 %
@@ -35,16 +41,17 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from batchpool.client.control import ask_status
 from bench.chaos.load import MODEL
-from bench.chaos.strikes import is_alive, open_descriptors, zombies_of
+from bench.chaos.strikes import is_alive
 from bench.chaos.tagged import BEATS
+from bench.hostile.control import Used, controls
 from bench.hostile.http_kinds import HTTP_KINDS
 from bench.hostile.local_kinds import LOCAL_KINDS
+from bench.hostile.standing import Standing, memory_curve, more, settled
 from bench.hostile.store_kinds import STORE_KINDS
 from bench.support.machine import percentile, report
 from bench.support.serving import Served, serving
@@ -53,7 +60,7 @@ SENDERS = (("http", 0.5), ("async", 0.25), ("sync", 0.25))
 FOR_OTHER_USERS = ("never_attaches", "takes_every_place", "asks_without_end", "comes_and_goes")
 # Of a front end pyarrow, of the task process its lane.
 BRINGS_WHAT_STAYS = ("announces_columns", "submits_and_takes_back", "makes_batches_of_noise")
-SETTLE_S = 20.0
+_CONTROL_LEAST_S = 10.0
 SLOWER_MOST = 2.0
 MEMORY_MOST = 1.1
 FLAGS = (
@@ -109,19 +116,35 @@ def main(argv: Sequence[str] | None = None) -> int:
                 STORE_KINDS[name](str(served.port), MODEL)
             before = Standing.of(served)
             quiet = _send(served, args.quiet_seconds, args.rate)
-            with hostile(served, names, args.uid) as accounts:
+            with (
+                hostile(served, names, args.uid) as strangers,
+                memory_curve(served, args.seconds) as curve,
+            ):
                 loud = _send(served, args.seconds, args.rate)
-            after = _settled(served, before)
+            after = settled(served, before)
+            quiet_s = min(args.seconds, max(args.quiet_seconds, _CONTROL_LEAST_S))
+            with controls(strangers.used, strangers.seconds) as control_s:
+                busy = _send(served, quiet_s, args.rate)
         text = log.read_text(errors="replace")
         violations = [
-            *_of_phases(quiet, loud),
+            *_of_phases(quiet, loud, busy),
             *_of_pool(before, after, served),
-            *_of_strangers(accounts),
+            *_of_strangers(strangers.accounts),
             *(["a traceback in the log"] if "Traceback" in text else []),
         ]
         if violations:
             print(text[-6000:], file=sys.stderr)
-    _report(args, quiet, loud, before, after, accounts, violations)
+    shares = {
+        "strangers": sum(each.user_s + each.system_s for each in strangers.used)
+        / strangers.seconds,
+        "control": sum(control_s) / quiet_s,
+    }
+    rows = {
+        **_latencies(quiet, loud, busy),
+        "processors used by them": {name: round(share, 2) for name, share in shares.items()},
+        "private memory beside strangers, MiB, at equal times": curve,
+    }
+    _report(args, quiet, loud, before, after, strangers.accounts, violations, rows)
     return 1 if violations else 0
 
 
@@ -163,10 +186,19 @@ def _send(served: Served, seconds: float, rate: float) -> Phase:
 # -- hostility -------------------------------------------------------------------------------
 
 
+@dataclass
+class Strangers:
+    """Hostile processes. accounts: their own. used: the CPU time of each, in so many seconds."""
+
+    accounts: list[dict[str, Any]] = field(default_factory=list)
+    used: list[Used] = field(default_factory=list)
+    seconds: float = 0.0
+
+
 @contextlib.contextmanager
-def hostile(served: Served, names: Sequence[str], uid: int) -> Iterator[list[dict[str, Any]]]:
-    """One process of each kind; their accounts are in the list afterwards."""
-    accounts: list[dict[str, Any]] = []
+def hostile(served: Served, names: Sequence[str], uid: int) -> Iterator[Strangers]:
+    """One process of each kind; what they have done and used is known afterwards."""
+    strangers = Strangers()
     processes = []
     for number, name in enumerate(names):
         where = served.socket if name in LOCAL_KINDS else str(served.port)
@@ -184,84 +216,37 @@ def hostile(served: Served, names: Sequence[str], uid: int) -> Iterator[list[dic
     for _, process in processes:
         assert process.stdout is not None
         process.stdout.readline()  # it has begun
+    begun_s, before = time.monotonic(), [Used.of(process.pid) for _, process in processes]
     try:
-        yield accounts
+        yield strangers
     finally:
+        strangers.seconds = time.monotonic() - begun_s
+        for (_, process), then in zip(processes, before, strict=True):
+            if process.poll() is None:
+                strangers.used.append(Used.of(process.pid).since(then))
         for name, process in processes:
             try:
                 out, _ = process.communicate(timeout=60)
                 account = json.loads(out.splitlines()[-1])
-                accounts.append({**account, "status": process.returncode})
+                strangers.accounts.append({**account, "status": process.returncode})
             except (subprocess.TimeoutExpired, ValueError, IndexError):
                 process.kill()
                 process.wait()
-                accounts.append({"kind": name, "status": process.returncode})
-
-
-# -- the pool before and after ---------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Standing:
-    """A pool's processes, and the descriptors and memory that they hold."""
-
-    pids: dict[str, int]
-    descriptors: dict[str, int]
-    rss_mib: dict[str, float]
-    lanes: int
-    claimed: int
-    zombies: int
-
-    @classmethod
-    def of(cls, served: Served) -> Standing:
-        pids = served.pids()
-        lanes = ask_status(served.socket)["lanes"]
-        return cls(
-            pids,
-            {name: open_descriptors(pid) for name, pid in pids.items()},
-            {name: _rss_mib(pid) for name, pid in pids.items()},
-            len(lanes),
-            sum(lane["claimed"] for lane in lanes),
-            zombies_of(served.pid),
-        )
-
-
-def _rss_mib(pid: int) -> float:
-    """Private memory of a process: the lanes, which are shared, are not counted."""
-    fields = Path(f"/proc/{pid}/status").read_text().split()
-    return round(int(fields[fields.index("RssAnon:") + 1]) / 1024, 1)
-
-
-def _settled(served: Served, before: Standing) -> Standing:
-    """The pool once what was there for strangers is gone, or after SETTLE_S."""
-    give_up_s = time.monotonic() + SETTLE_S
-    while True:
-        now = Standing.of(served)
-        same = now.lanes == before.lanes and now.claimed == 0
-        if (same and _more(before.descriptors, now.descriptors) == {}) or (
-            time.monotonic() > give_up_s
-        ):
-            return now
-        time.sleep(0.2)
-
-
-def _more(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
-    """Processes that hold more than before; one is the connection that asks."""
-    return {name: n for name, n in now.items() if n > before.get(name, 0) + 2}
+                strangers.accounts.append({"kind": name, "status": process.returncode})
 
 
 # -- the verdict -----------------------------------------------------------------------------
 
 
-def _of_phases(quiet: Phase, loud: Phase) -> Iterator[str]:
-    for name, phase in (("alone", quiet), ("beside strangers", loud)):
+def _of_phases(quiet: Phase, loud: Phase, busy: Phase) -> Iterator[str]:
+    for name, phase in (("alone", quiet), ("beside strangers", loud), ("beside control", busy)):
         bad = {k: n for k, n in phase.outcomes.items() if k != "right"}
         if bad or phase.outcomes.get("right", 0) != phase.sent:
             yield f"{name}: of {phase.sent} requests {bad or 'some were not accounted for'}"
     for road in ("http", "local"):
-        alone, beside = quiet.p99_ms(road), loud.p99_ms(road)
-        if beside > SLOWER_MOST * alone:
-            yield f"p99 {road}: {beside} ms beside strangers, {alone} ms without"
+        control, beside = max(busy.p99_ms(road), quiet.p99_ms(road)), loud.p99_ms(road)
+        if beside > SLOWER_MOST * control:
+            yield f"p99 {road}: {beside} ms beside strangers, {control} ms beside the control"
 
 
 def _of_pool(before: Standing, after: Standing, served: Served) -> Iterator[str]:
@@ -269,8 +254,8 @@ def _of_pool(before: Standing, after: Standing, served: Served) -> Iterator[str]
         yield f"processes: {before.pids} before, {after.pids} after"
     if (after.lanes, after.claimed, after.zombies) != (before.lanes, 0, 0):
         yield f"{after.lanes} lanes, {after.claimed} slots claimed, {after.zombies} zombies"
-    if more := _more(before.descriptors, after.descriptors):
-        yield f"descriptors: {before.descriptors} before, {more} after"
+    if grown := more(before.descriptors, after.descriptors):
+        yield f"descriptors: {before.descriptors} before, {grown} after"
     for name, mib in after.rss_mib.items():
         if mib > MEMORY_MOST * before.rss_mib.get(name, mib):
             yield f"memory of {name}: {before.rss_mib[name]} MiB before, {mib} MiB after"
@@ -284,6 +269,15 @@ def _of_strangers(accounts: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"stranger: {account}"
 
 
+def _latencies(quiet: Phase, loud: Phase, busy: Phase) -> dict[str, Any]:
+    return {
+        f"p99 {road}, ms: alone, beside the control, beside strangers": [
+            phase.p99_ms(road) for phase in (quiet, busy, loud)
+        ]
+        for road in ("http", "local")
+    }
+
+
 def _report(
     args: argparse.Namespace,
     quiet: Phase,
@@ -292,14 +286,14 @@ def _report(
     after: Standing,
     accounts: Sequence[dict[str, Any]],
     violations: Sequence[str],
+    more_rows: dict[str, Any],
 ) -> None:
     rows: dict[str, Any] = {
         "requests alone": quiet.outcomes,
         "requests beside strangers": loud.outcomes,
         "examples": loud.examples,
     }
-    for road in ("http", "local"):
-        rows[f"p99 {road}, ms: alone, beside strangers"] = [quiet.p99_ms(road), loud.p99_ms(road)]
+    rows |= more_rows
     rows |= {
         "processes ended": sum(after.pids.get(n) != pid for n, pid in before.pids.items()),
         "descriptors before": before.descriptors,

@@ -16,18 +16,20 @@ _WAIT_S = 5.0
 _ALMOST_ALL = 1 << 16
 
 
-def source() -> str:
-    """The address that this process calls from: its own, so that nobody shares its turns."""
-    return f"127.77.{os.getpid() // 250 % 250}.{os.getpid() % 250 + 1}"
+def source(alias: int = 0) -> str:
+    """An address that this process calls from: its own, so that nobody shares its turns. alias: 0
+    to 9, for another one."""
+    return f"127.{77 + alias}.{os.getpid() // 250 % 250}.{os.getpid() % 250 + 1}"
 
 
-def connect(port: str, *, receive_bytes: int = 0) -> socket.socket:
-    """A connection to the port. receive_bytes: of its receive buffer; 0 for the usual one."""
+def connect(port: str, *, receive_bytes: int = 0, alias: int = 0) -> socket.socket:
+    """A connection to the port. receive_bytes: of its receive buffer; 0 for the usual one. alias:
+    of the address that it comes from."""
     sock = socket.socket()
     try:
         if receive_bytes:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        sock.bind((source(), 0))
+        sock.bind((source(alias), 0))
         sock.settimeout(_WAIT_S)
         sock.connect(("127.0.0.1", int(port)))
     except BaseException:

@@ -99,6 +99,31 @@ def drips_chunks(port: str, model: str) -> None:
     _drip(port, head, b"1\r\n \r\n")
 
 
+def sends_empty_lines_in_chunks(port: str, model: str) -> None:
+    """Chunks of nothing but empty lines, each of which might end a message, as fast as can be."""
+    head = message(infer_path(model)).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    lines = b"\r\n\r\n" * 15_000
+    chunks = b"%x\r\n%b\r\n" % (len(lines), lines)
+    with connected(port) as sock:
+        sent = head + chunks * 8 + b"0\r\n\r\n"
+        statuses = answers_in(flood(sock, sent, until_s(), reads=True))
+    if 200 in statuses:
+        raise NotStopped("empty lines were taken for a request")
+
+
+def connects_by_the_hundred(port: str, model: str) -> None:
+    """Hundreds of connections at once, which ask for nothing and stay for a moment."""
+    socks = []
+    try:
+        for _ in range(300):
+            socks.append(connect(port))
+        for sock in socks:
+            sock.sendall(b"GET /v2")
+    finally:
+        for sock in socks:
+            sock.close()
+
+
 def sends_endless_heads(port: str, model: str) -> None:
     """A head without an end, as fast as can be."""
     _endless(port, b"GET /v2 HTTP/1.1\r\nHost: pool\r\nX: ", b"a" * 65536, 400)
@@ -312,6 +337,8 @@ HTTP_KINDS: dict[str, Kind] = {
         drips_heads,
         drips_bodies,
         drips_chunks,
+        sends_empty_lines_in_chunks,
+        connects_by_the_hundred,
         sends_endless_heads,
         sends_endless_framing,
         sends_bombs,

@@ -144,6 +144,28 @@ def leaves_uploads(port: str, model: str) -> None:
             sock.close()
 
 
+def takes_every_upload_place(port: str, model: str) -> None:
+    """Uploads that are begun and never end, from five addresses, as many as are taken."""
+    part = b'--x\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
+    head = message("/v1/files", Content_Type=_FORM, Content_Length="1000000")
+    socks = []
+    try:
+        for number in range(100):
+            socks.append(connect(port, alias=number // 20))
+            socks[-1].sendall(head + part)
+        time.sleep(max(0.0, until_s() - time.monotonic()))
+        body = part + b"{}\r\n" + b'--x\r\nContent-Disposition: form-data; name="purpose"'
+        body += b"\r\n\r\nbatch\r\n--x--\r\n"
+        with connect(port, alias=5) as sock:
+            sock.settimeout(60)
+            sock.sendall(message("/v1/files", body, Content_Type=_FORM, Connection="close"))
+            if 503 in answers_in(all_until_closed(sock)):
+                raise NotStopped("an address without an upload got no place")
+    finally:
+        for sock in socks:
+            sock.close()
+
+
 def makes_batches_of_noise(port: str, model: str) -> None:
     """Batches whose lines are no requests, or requests of no model, cancelled amid their run."""
     lines = b"\n".join(_LINES * 50)
@@ -200,6 +222,7 @@ STORE_KINDS: dict[str, Kind] = {
         asks_wrongly_for_tasks,
         sends_forms_without_end,
         leaves_uploads,
+        takes_every_upload_place,
         makes_batches_of_noise,
         announces_columns,
     )

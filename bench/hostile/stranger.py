@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from batchpool.core.errors import PoolError
+from bench.hostile.control import stand_last
 from bench.hostile.http_kinds import HTTP_KINDS
 from bench.hostile.kind import NotStopped
 from bench.hostile.local_kinds import LOCAL_KINDS
@@ -35,8 +36,7 @@ def main(argv: Sequence[str]) -> int:
     """Run one kind until the standard input ends; returns the exit status."""
     kind, where, model, *uid = argv
     act = {**LOCAL_KINDS, **HTTP_KINDS, **STORE_KINDS}[kind]
-    # What is measured is the pool, not who gets the processors.
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    stand_last()
     if uid:  # only now, for the interpreter's files may be readable for root alone
         os.setgroups([])
         os.setgid(int(uid[0]))

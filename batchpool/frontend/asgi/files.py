@@ -126,6 +126,13 @@ def _fields(file: FileForm) -> list[tuple[bytes, bytes]]:
 async def _upload(request: BatchRequest) -> HttpResponse | None:
     """The response to an upload; None when the caller has gone."""
     form = UploadForm(request.headers)
+    try:
+        return await _take_upload(request, form)
+    finally:
+        form.close()
+
+
+async def _take_upload(request: BatchRequest, form: UploadForm) -> HttpResponse | None:
     view, link = request.view, request.link
     view.memory.check()
     announced = _announced(request)

@@ -16,12 +16,13 @@ from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservatio
 from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.request_context import note
 from batchpool.frontend.http.request_head import RequestHead
-from batchpool.frontend.http.response import HttpResponse
+from batchpool.frontend.http.response import LONG_BODY_BYTES, HttpResponse
 from batchpool.frontend.service.body_limits import ADVICE
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.frontend.service.task_answers import accepted_response, result_response
 from batchpool.frontend.service.task_link import TaskLink
 from batchpool.frontend.service.task_submission import task_message
+from batchpool.wire.left_out import LeftOut
 from batchpool.wire.preferences import AsyncPreference, idempotency_key
 
 
@@ -64,10 +65,17 @@ class Submission:
                 )  # fmt: skip
             else:
                 request = endpoint.parse(head, body)
+            is_long = len(body) > LONG_BODY_BYTES or endpoint.parses_long(head, len(body))
             del body
             note(rows=request.rows.n)
-            message = task_message(endpoint, head, request, key)
-            submitted = await self._link.ask(message, TaskSubmitted)
+            left_out = LeftOut()
+            if is_long:  # of texts it copies megabytes, and it walks all values
+                message = await background.run(
+                    head.flow, task_message, endpoint, head, request, key, left_out
+                )
+            else:
+                message = task_message(endpoint, head, request, key, left_out)
+            submitted = await self._link.ask(message, TaskSubmitted, left_out=left_out)
         finally:
             reservation.release()
             decoded.release()

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batchpool.core.errors import InvalidRequest, Overloaded
 from batchpool.frontend.http.caller import Caller
+from batchpool.frontend.http.chunk_places import FRAMING_SHARE, ChunkPlaces
 from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.frontend.http.framing import body_length
 from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
@@ -28,10 +29,7 @@ from batchpool.frontend.http.read_flow import ReadFlow
 from batchpool.frontend.http.read_turns import ReadTurns
 from batchpool.frontend.http.unparsed import END, UnparsedBytes
 
-# Bytes of chunk sizes and extensions that a chunked body may have for each byte of content;
-# one-byte chunks have five.
-_FRAMING_SHARE = 16
-_CHECKED_BYTES = 1024  # of a chunked message, between two comparisons with that limit
+_CHECKED_BYTES = 1024  # of the trailers of a message, between two comparisons with their limits
 _WAITING_BYTES = 64 * 1024  # behind a request under way; above it nothing more is read
 _TURN_PIECES = 4  # fed to the parser in one turn of the loop, so that others have their turn
 _OFFER_FIELDS = (b"upgrade", b"connection", b"http2-settings")
@@ -73,6 +71,7 @@ class OneMessageConnection(HttpToolsProtocol):
         self._head_bytes = 0  # of a head that is not complete, with empty lines before it
         self._whole_head: bytes | None = None  # as the parser got it, if in one piece
         self._body_left = 0  # of a body with Content-Length; negative if it is chunked
+        self._places: ChunkPlaces | None = None  # of a chunked body, while it may be sure of some
         self._chunked_bytes = 0  # of a chunked message so far, its framing included
         self._body_bytes = 0  # of a body so far
         self._trailers = 0  # fields behind a chunked body, which are dropped
@@ -190,7 +189,7 @@ class OneMessageConnection(HttpToolsProtocol):
             length = min(self._body_left, most) or most
             self._body_left -= length
             self._feed(unparsed.take(length, is_end=True))
-        else:
+        elif not self._feed_sure(unparsed, most):
             most = min(most, _CHECKED_BYTES - self._chunked_bytes % _CHECKED_BYTES)
             length = unparsed.to_end(most)
             piece = unparsed.take(length or most, is_end=length > 0)
@@ -200,6 +199,22 @@ class OneMessageConnection(HttpToolsProtocol):
                 self._check_framing()
             elif self._arriving and self._trailers:
                 self._check_trailers()
+
+    def _feed_sure(self, unparsed: UnparsedBytes, most: int) -> bool:
+        """Feed the bytes of a chunked body within which no message ends; False if there are none
+        next."""
+        places = self._places
+        if places is None:
+            return False
+        length = places.sure_bytes(unparsed.data, unparsed.at, unparsed.at + most)
+        if not length:
+            self._places = None
+            return False
+        self._chunked_bytes += length
+        self._feed(unparsed.take(length, is_end=False))
+        if places.is_over and self._arriving:
+            self._refuse_head()
+        return True
 
     def _parse_head(self, unparsed: UnparsedBytes, most: int) -> None:
         room = self.limits.head_bytes - self._head_bytes
@@ -255,7 +270,7 @@ class OneMessageConnection(HttpToolsProtocol):
         ends."""
         self._check_trailers()
         framing_bytes = self._chunked_bytes - self._body_bytes
-        if framing_bytes > self.limits.head_bytes + _FRAMING_SHARE * self._body_bytes:
+        if framing_bytes > self.limits.head_bytes + FRAMING_SHARE * self._body_bytes:
             self._refuse_head()
 
     def _check_trailers(self) -> None:
@@ -322,6 +337,8 @@ class OneMessageConnection(HttpToolsProtocol):
         except InvalidRequest as exc:
             self.end_with(exc)
             return None
+        if self._body_left < 0:
+            self._places = ChunkPlaces(self.limits.head_bytes)
         self._head_bytes = self._body_bytes = self._chunked_bytes = self._trailers = 0
         return headers
 

@@ -73,12 +73,26 @@ def error_response(
         _log_error(error, request_id, model)
     if not isinstance(error, PoolError):
         error = InternalError("internal error; the server's log has the details")
+    _drop_tracebacks(error)
     context = current()
     if is_openai_path(context.path if context is not None and not path else path):
         response = _json(error.status, error_object(error, extra or {}), error_headers(error))
     else:
         response = _json(error.status, {**error.body(), **(extra or {})}, error.headers())
     return response._replace(code=error.code, error=error.message)
+
+
+def _drop_tracebacks(error: BaseException) -> None:
+    """Forget where an error came from, now that it is answered.
+
+    A frame that keeps the error it raises is in a circle of references with its traceback, and so
+    is all that the frames below it worked on, as pieces of bodies: until the garbage collector
+    looks, which may be late, and then takes long.
+    """
+    each: BaseException | None = error
+    while each is not None:
+        each.__traceback__ = None
+        each = each.__context__
 
 
 def _log_error(error: BaseException, request_id: bytes, model: str) -> None:

@@ -102,6 +102,12 @@ class UploadForm:
                 )
         return found
 
+    def close(self) -> None:
+        """Take nothing more, and let go of the parser, which holds this form and its last bytes."""
+        self.ended = True
+        self._found.clear()
+        del self._parser
+
     def check_end(self) -> None:
         """Raise InvalidRequest unless the form is complete, with its file."""
         if not self.ended:

@@ -49,6 +49,7 @@ VERSION = "1"  # the only version of every model
 # Work below these sizes takes at most a few milliseconds of the loop. Measured on one core: 12 ns a
 # byte of JSON numbers to read, 5 to write; 12 to 42 ns a byte to compress, 6 to decompress.
 _LONG_JSON_BYTES = 256 * 1024
+_SHORT_BYTES = 32 * 1024  # in any form
 _LONG_JSON_VALUES = 16 * 1024
 _VALUES_OF_A_CLASS = 16  # as long as so many values in JSON takes the text of one class
 _LONG_COMPRESSED_BYTES = _LONG_JSON_BYTES // MOST_EXPANSION
@@ -144,9 +145,9 @@ class HttpEndpoint:
         """True if `parse` of a body of `size` bytes would keep other requests waiting too long."""
         if size > _LONG_COMPRESSED_BYTES and head.headers.get(b"content-encoding"):
             return True
-        if size <= _LONG_JSON_BYTES:
+        if size <= _SHORT_BYTES:
             return False
-        if self._takes_bytes:
+        if size > _LONG_JSON_BYTES and self._takes_bytes:
             return True
         return head.form.text_bytes(head.headers, size) > _LONG_JSON_BYTES
 

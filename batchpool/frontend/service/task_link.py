@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 from batchpool.control.edges import TASK_REPLIES, TaskReply, ToTasks
-from batchpool.control.frames import FrameReader, frame_of
+from batchpool.control.frames import FrameReader, frame_of, frame_pieces
 from batchpool.control.messages import Message
 from batchpool.control.task_messages import (
     CollectResult,
@@ -25,6 +25,7 @@ from batchpool.control.task_messages import (
     TaskStatus,
 )
 from batchpool.core.errors import InternalError, NotReady, PoolError, Retryable, all_errors
+from batchpool.wire.left_out import LONG_BYTES, LeftOut, Piece
 
 _LOG = logging.getLogger("batchpool.frontend")
 _PATIENCE_S = 30.0
@@ -51,7 +52,7 @@ class _Asked:
 
     __slots__ = ("frame", "listener", "until_s")
 
-    def __init__(self, frame: bytes, listener: Listener, until_s: float) -> None:
+    def __init__(self, frame: Sequence[Piece], listener: Listener, until_s: float) -> None:
         self.frame = frame
         self.listener = listener
         self.until_s = until_s
@@ -71,18 +72,28 @@ class TaskLink(asyncio.Protocol):
         self._replies: deque[tuple[int, TaskReply]] = deque()  # that are not given on yet
         self._asked: dict[int, _Asked] = {}
         self._count = 0
-        self._outgoing: list[bytes] = []  # of this turn of the loop
+        self._outgoing: list[Piece] = []  # of this turn of the loop
         self._read: list[str] = []  # tasks whose results have been read
         self._sweeping: asyncio.TimerHandle | None = None
 
-    def send(self, message: ToTasks, listener: Listener, wait_s: float = 0.0) -> int:
+    def send(
+        self,
+        message: ToTasks,
+        listener: Listener,
+        wait_s: float = 0.0,
+        left_out: LeftOut | None = None,
+    ) -> int:
         """Ask a question; its number, for `forget`. listener: gets the reply, or the error of a
         refusal, or NotReady where nobody answers in time. wait_s: as long as the message itself
-        says that it may wait."""
+        says that it may wait. left_out: of the message; sent from where it is, and not copied."""
         loop = asyncio.get_running_loop()
         self._count += 1
         number = self._count
-        frame = frame_of(number, message)
+        frame: Sequence[Piece]
+        if left_out is None:
+            frame = (frame_of(number, message),)
+        else:
+            frame = frame_pieces(number, message, left_out)
         until_s = loop.time() + self._patience_s + wait_s
         self._asked[number] = _Asked(frame, listener, until_s)
         if self._transport is None:
@@ -90,7 +101,7 @@ class TaskLink(asyncio.Protocol):
         else:
             if not self._outgoing:
                 loop.call_soon(self._flush)
-            self._outgoing.append(frame)
+            self._outgoing += frame
         if self._sweeping is None:
             self._sweeping = loop.call_later(self._every_s(), self._sweep)
         return number
@@ -103,10 +114,23 @@ class TaskLink(asyncio.Protocol):
         """Write the questions of one turn of the loop together. Those that have no connection any
         more are asked over the next one."""
         outgoing, self._outgoing = self._outgoing, []
-        if self._transport is not None:
-            self._transport.write(b"".join(outgoing))
+        self._write(outgoing)
 
-    async def ask(self, message: ToTasks, reply: type[Reply], wait_s: float = 0.0) -> Reply:
+    def _write(self, pieces: list[Piece]) -> None:
+        if self._transport is None:
+            return
+        if sum(map(len, pieces)) <= LONG_BYTES:
+            self._transport.write(b"".join(pieces))
+        else:
+            self._transport.writelines(pieces)
+
+    async def ask(
+        self,
+        message: ToTasks,
+        reply: type[Reply],
+        wait_s: float = 0.0,
+        left_out: LeftOut | None = None,
+    ) -> Reply:
         """The reply to a message; raises what `send` gives its listener."""
         future: asyncio.Future[TaskReply] = asyncio.get_running_loop().create_future()
 
@@ -116,7 +140,7 @@ class TaskLink(asyncio.Protocol):
             else:
                 future.set_result(found)
 
-        number = self.send(message, listener, wait_s)
+        number = self.send(message, listener, wait_s, left_out)
         try:
             found = await future
         finally:
@@ -183,7 +207,7 @@ class TaskLink(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._frames = FrameReader(TASK_REPLIES)
         self._outgoing.clear()
-        self._transport.write(b"".join(asked.frame for asked in self._asked.values()))
+        self._write([piece for asked in self._asked.values() for piece in asked.frame])
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -11,6 +11,7 @@ from batchpool.control.task_messages import SubmitTask
 from batchpool.core.errors import TooLarge
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.service.http_endpoint import HttpEndpoint
+from batchpool.wire.left_out import LeftOut
 from batchpool.wire.request import InferRequest
 from batchpool.wire.task_form import pack_answer, pack_input
 
@@ -18,9 +19,14 @@ _TOKEN_BYTES = 16
 
 
 def task_message(
-    endpoint: HttpEndpoint, head: RequestHead, request: InferRequest, key: str
+    endpoint: HttpEndpoint,
+    head: RequestHead,
+    request: InferRequest,
+    key: str,
+    left_out: LeftOut | None = None,
 ) -> SubmitTask:
-    """The message for a request. key: of its Idempotency-Key, "" for none.
+    """The message for a request. key: of its Idempotency-Key, "" for none. left_out: gets the long
+    tensors.
 
     Raises TooLarge for more rows than the model takes at once, as without the preference.
     """
@@ -37,7 +43,7 @@ def task_message(
         time.time_ns() // 1_000_000,
         endpoint.name,
         rows.n,
-        msgspec.Raw(pack_input(rows)),
+        msgspec.Raw(pack_input(rows, left_out)),
         msgspec.Raw(pack_answer(request)),
         caller_name(head),
         head.caller.key,

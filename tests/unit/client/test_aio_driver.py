@@ -20,6 +20,7 @@ from batchpool.core.scheduler.queue import QueueColumn
 from tests.unit.client.lane_clients import NOW, S, answer, new_lane_client, rows_of
 from tests.unit.client.scene import Scene
 from tests.unit.control.packets import receive_form
+from tests.unit.garbage import left_garbage
 from tests.unit.inprocess.clock import run, turns
 
 
@@ -78,6 +79,23 @@ def test_a_result_is_under_way_no_more(scene: Scene) -> None:
         scene.answer()
         await driver.result(scene.lane_client, under_way, call)
         assert not under_way
+
+    driving(scene, test)
+
+
+def test_answered_calls_are_freed_without_the_garbage_collector(scene: Scene) -> None:
+    async def test(driver: LoopDriver) -> None:
+        async def call() -> None:
+            task = started(driver, 2)
+            await turns(3)
+            scene.answer()
+            await turns(4)
+            assert task.result()["y"].tolist() == answer(2)
+
+        await call()
+        with left_garbage() as left:
+            await call()
+        assert left == []
 
     driving(scene, test)
 

@@ -191,6 +191,7 @@ def test_what_may_take_long_to_parse() -> None:
         ({b"inference-header-content-length": b"0"}, 0),
         ({b"content-type": b"application/msgpack"}, 1000),
         ({b"content-type": b"image/png"}, 0),
+        ({b"content-type": b"application/vnd.apache.arrow.stream"}, 8000),
     ],
 )
 def test_the_bytes_that_are_parsed_as_text(headers: Headers, expected: int) -> None:

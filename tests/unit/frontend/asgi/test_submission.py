@@ -17,6 +17,7 @@ from batchpool.frontend.http.caller import Caller
 from batchpool.frontend.http.memory_budget import MemoryBudget
 from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.request_head import RequestHead
+from batchpool.wire.left_out import LeftOut
 from batchpool.wire.preferences import AsyncPreference
 from tests.unit.frontend.calls import affine
 from tests.unit.frontend.frontend_double import edge
@@ -30,7 +31,7 @@ class LinkDouble:
     def __init__(self) -> None:
         self.asked: list[Message] = []
 
-    async def ask(self, message: Message, *_: Any) -> TaskSubmitted:
+    async def ask(self, message: Message, *_: Any, left_out: LeftOut) -> TaskSubmitted:
         self.asked.append(message)
         return TaskSubmitted(TaskForm("t_1", "queued", "affine"))
 

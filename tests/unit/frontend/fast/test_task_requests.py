@@ -33,6 +33,7 @@ from tests.unit.frontend.frontend_double import calling, edge, request, serving
 from tests.unit.frontend.loops import on_loop, until
 from tests.unit.frontend.models import Affine
 from tests.unit.frontend.roads import Visit, same
+from tests.unit.garbage import left_garbage
 
 INFER = "/v2/models/affine/infer"
 TASK = "t_" + "0" * 39
@@ -133,6 +134,40 @@ async def test_both_roads_give_the_same_answer(name: str, tmp_path: Path) -> Non
         assert found.fast == (name in USUAL) + 1
         asked = [_constant(m) for m in process.asked if not isinstance(m, MarkRead)]
         assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
+
+
+@pytest.mark.parametrize("path", [f"{TASK}/result", TASK, f"{TASK}?x=1"])
+@on_loop
+async def test_refused_questions_are_freed_without_the_garbage_collector(
+    path: str, tmp_path: Path
+) -> None:
+    """Each left its error in a circle with the frames that it came from: after thousands of them a
+    collection held the loop for 25 ms."""
+
+    def gone(message: Message) -> Message:
+        match message:
+            case CollectResult():
+                return TaskResult(GONE, 0, (), b"")
+            case LookAtTasks():
+                return TaskStates((GONE,))
+            case _:
+                return TaskStates(())
+
+    async with (
+        TaskProcess(gone).at(tmp_path / "s.tasks"),
+        edge(Affine, **facts(tmp_path)) as it,
+        serving(it) as site,
+        calling(site) as caller,
+    ):
+
+        async def ask() -> None:
+            await caller.send(get(path))
+            assert (await caller.answer()).status == 404
+
+        await ask()
+        with left_garbage() as left:
+            await ask()
+        assert not {"NotFound", "traceback", "frame", "TaskResult"} & set(left)
 
 
 def _constant(message: Message) -> Message:

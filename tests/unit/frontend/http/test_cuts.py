@@ -46,6 +46,14 @@ STREAMS = {
     "many trailers": CHUNKED + chunk(ROW) + b"0\r\n" + lines(*[f"X-{i}: {i}" for i in range(9)]),
     "a few trailers": CHUNKED + chunk(ROW) + b"0\r\n" + lines("X: 1", "Y: 2") + LAST,
     "a long chunk extension": CHUNKED + b"10;" + b"a" * 3000 + b"\r\n" + ROW + b"\r\n0\r\n\r\n",
+    "ends within chunks": CHUNKED + b"".join(chunk(b"\r\n\r\n0\r\n\r\n" * n) for n in range(1, 9))
+        + chunk(b"") + GET + LAST,
+    "extensions beyond their share": CHUNKED + (b"1;" + b"a" * 60 + b"\r\n0\r\n") * 9 + chunk(b"")
+        + GET,
+    "extensions within their share": CHUNKED + b"".join(b"4;" + b"a" * 50 + b"\r\n%b\r\n"
+        % ROW[at : at + 4] for at in range(0, 16, 4)) + chunk(b"") + LAST,
+    "a size that is none": CHUNKED + chunk(ROW[:8]) + b"0x8\r\n" + ROW[8:] + b"\r\n0\r\n\r\n" + GET,
+    "a size with a bare line end": CHUNKED + b"10\n" + ROW + b"\r\n0\r\n\r\n" + GET,
     "a long trailer": CHUNKED + chunk(ROW) + b"0\r\nX: " + b"a" * 3000 + b"\r\n\r\n",
     "pipelined": raw(ROW) + GET + raw(ROW[:7]) + raw(ROW) + b"\r\n" + raw(ROW) + LAST,
     "pipelined and chunked": raw(ROW) + CHUNKED + chunk(ROW) + chunk(b"") + raw(ROW) + LAST,

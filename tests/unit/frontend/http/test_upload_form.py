@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from batchpool.core.errors import InvalidRequest, PoolError, TooLarge, UnsupportedMediaType
 from batchpool.frontend.http.upload_form import MOST_BYTES_BESIDE, UploadForm
+from tests.unit.garbage import left_garbage
 
 TYPE = {b"content-type": b"multipart/form-data; boundary=b"}
 PURPOSE = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
@@ -18,6 +19,18 @@ END = b"--b--\r\n"
 def fed(*pieces: bytes) -> tuple[UploadForm, bytes]:
     form = UploadForm(TYPE)
     return form, b"".join(map(form.feed, pieces))
+
+
+def test_a_form_that_is_closed_is_freed_without_the_garbage_collector() -> None:
+    """The parser refers to its form, and the form to the last piece of a file."""
+    form, _ = fed(FILE % (b"in.jsonl", b"x" * 1000))
+    form.close()
+    with left_garbage() as left:
+        for _ in range(2):
+            form, _ = fed(FILE % (b"in.jsonl", b"x" * 1000))
+            form.close()
+        del form
+    assert left == []
 
 
 @given(

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
+from msgspec import Raw
 
 from batchpool.control.edges import TO_TASKS
 from batchpool.control.frames import FrameReader, frame_of
@@ -17,6 +19,7 @@ from batchpool.control.task_messages import (
     CollectResult,
     LookAtTasks,
     MarkRead,
+    SubmitTask,
     TaskForm,
     TaskRefused,
     TaskResult,
@@ -31,7 +34,10 @@ from batchpool.core.errors import (
     TaskCancelled,
     TasksFull,
 )
+from batchpool.core.tensors.rows import Rows
 from batchpool.frontend.service.task_link import TaskLink, refusal
+from batchpool.wire.left_out import LeftOut
+from batchpool.wire.task_form import pack_input
 
 Answer = Callable[[int, Message], bytes | None]
 
@@ -251,6 +257,31 @@ def test_many_replies_are_given_on_in_several_turns_of_the_loop(tmp_path: Path) 
         await asyncio.wait_for(done.wait(), 30)
         most = max(answered.count(at) for at in set(answered))
         assert most <= 8
+        await end(link, server)
+
+    asyncio.run(scene())
+
+
+def test_what_is_left_out_of_a_message_comes_with_it(tmp_path: Path) -> None:
+    """Also over the next connection, where the first one breaks."""
+
+    async def scene() -> None:
+        x = np.arange(1 << 20, dtype=np.float32).reshape(2, -1)
+        came: list[bytes] = []
+
+        def answer(number: int, message: Message) -> bytes | None:
+            assert isinstance(message, SubmitTask)
+            came.append(bytes(message.input))
+            return None if len(came) == 1 else frame_of(number, states("t"))
+
+        server = await serve(tmp_path / "s", answer)
+        link, left_out = TaskLink(str(tmp_path / "s")), LeftOut()
+        rows = Rows(2, {"x": x}, {})
+        message = SubmitTask(
+            bytes(16), 1, "m", 2, Raw(pack_input(rows, left_out)), Raw(b"\xc0"), "c"
+        )
+        await link.ask(message, TaskStates, left_out=left_out)
+        assert came == [pack_input(rows)] * 2
         await end(link, server)
 
     asyncio.run(scene())

@@ -160,7 +160,6 @@ def test_one_column_for_two_inputs_and_two_columns_for_one(run: Run) -> None:
         (("add", "in.csv", "-o", "o.csv", "--outputs", "z"), "no output 'z'; it has 'sum'"),
         (("add", "in.csv", "-o", "o.csv", "--parameter", "z=1"), "no parameter 'z'"),
         (("echo", "in.csv", "-o", "o.csv"), "no column for the input 'text'"),
-        (("double", "in.csv", "-o", "o.csv", "--map", "x=a"), "a cell of CSV holds one value"),
         (("echo", "in.csv", "-o", "o.npy", "--map", "text=a"), "a .npy file holds one output"),
         (("add", "in.csv", "-o", "o.txt"), "a name that ends in .jsonl"),
         (("add", "in.csv", "in.jsonl", "-o", "o.csv"), "inputs of several formats"),

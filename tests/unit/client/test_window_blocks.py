@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchpool.client import window_call
+from batchpool.client.call import Call
 from batchpool.client.mapped_rows import blocking
 from batchpool.client.row_source import Columns
 from batchpool.client.window_call import MapOptions
@@ -22,7 +22,7 @@ class HeldColumns(Columns):
     holds_rows = True
 
 
-def outcomes(lanes: Lanes, x: Any = X, **options: Any) -> list[WindowOutcome]:
+def outcomes(lanes: Any, x: Any = X, **options: Any) -> list[WindowOutcome]:
     source = HeldColumns({"x": x})
     return list(blocking(run_windows(lanes, "m", source, MapOptions(**options))))
 
@@ -49,13 +49,13 @@ def test_no_more_than_the_window_is_under_way(window: int) -> None:
 
 def test_good_rows_are_checked_once_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[int] = []
-    check = window_call.Call.check
+    check = Call.check
 
     def counted(call: Any, *arguments: Any) -> None:
         checked.append(call.n)
         check(call, *arguments)
 
-    monkeypatch.setattr(window_call.Call, "check", counted)
+    monkeypatch.setattr(Call, "check", counted)
     assert firsts(outcomes(Lanes())) == ALL
     assert checked == [8, 8, 4]
 

@@ -44,6 +44,8 @@ FORMATS = {
         Format("files", (), FileReader, writes=False),
     )
 }
+_GZIP = ".gz"
+_LINES = tuple(end for name in ("jsonl", "csv", "tsv") for end in FORMATS[name].suffixes)
 _TO_STDOUT = ("jsonl", "csv", "tsv")
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".tar", ".tgz", ".7z", ".npz")
 _ARCHIVES = (".zip", ".tar", ".tgz", ".7z", ".npz")  # of several files
@@ -66,7 +68,7 @@ def input_format(paths: Sequence[str], named: str | None) -> Format:
     if named is not None:
         return FORMATS[named]
     for path in paths:
-        if not os.path.isdir(path) and _suffix(path) in _PACKED:
+        if not os.path.isdir(path) and _suffix(_unpacked(path)) in _PACKED:
             unpack = "unpack it"
             if _suffix(path) not in _ARCHIVES:
                 unpack += f", as with --format jsonl <(zcat {path})"
@@ -81,7 +83,7 @@ def input_format(paths: Sequence[str], named: str | None) -> Format:
                 f"{lines if _suffix(path) == '.json' else ''}; --format files makes it one row, of"
                 " its bytes"
             )
-    found = {_by_suffix(path).name: path for path in paths}
+    found = {_by_suffix(_unpacked(path)).name: path for path in paths}
     if len(found) > 1:
         kinds = ", ".join(f"{path} ({name})" for name, path in found.items())
         raise ConfigError(f"inputs of several formats: {kinds}; one run reads one")
@@ -123,6 +125,12 @@ def _by_suffix(path: str) -> Format:
         if end in format.suffixes:
             return format
     return FORMATS["files"]
+
+
+def _unpacked(path: str) -> str:
+    """The name of a file of lines without its .gz, which is unpacked as it is read."""
+    inner = path[: -len(_GZIP)] if path.lower().endswith(_GZIP) else path
+    return inner if _suffix(inner) in _LINES else path
 
 
 def _suffix(path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import stat
 import sys
@@ -13,7 +14,7 @@ from typing import IO, Any
 import msgspec
 
 from batchpool.bulk.chunk import Chunk
-from batchpool.bulk.signatures import check_lines
+from batchpool.bulk.line_files import check_lines, is_packed, opened
 from batchpool.core.errors import StartError
 
 _LONGEST_LINE_BYTES = 64 << 20
@@ -42,8 +43,7 @@ class LineReader:
                 check_lines(path)
 
     def _share_read(self) -> float | None:
-        whole = sum(self._sizes)
-        return min(1.0, self._read_bytes / whole) if whole else None
+        return _share(self._read_bytes, self._sizes)
 
     def chunks(self, size: int, start: int) -> Iterator[Chunk]:
         rows: list[Row] = []
@@ -158,8 +158,7 @@ class CsvReader:
         return csv.reader(file, delimiter=self._separator, strict=True)
 
     def _share_read(self) -> float | None:
-        whole = sum(self._sizes)
-        return min(1.0, self._read_bytes / whole) if whole else None
+        return _share(self._read_bytes, self._sizes)
 
     def chunks(self, size: int, start: int) -> Iterator[Chunk]:
         rows: list[Row] = []
@@ -204,7 +203,7 @@ class CsvReader:
                     else:
                         why = f"the line has {len(values)} values; {len(names)} were expected"
                         yield None, source, why, self._separator.join(values)
-            before += whole
+            before += whole or 0
 
 
 def _is_text(values: Sequence[str]) -> bool:
@@ -234,21 +233,15 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
     if path == STDIN:
         yield sys.stdin.buffer
         return
-    try:
-        with open(path, "rb", buffering=1 << 20) as file:
-            yield file
-    except OSError as exc:
-        raise StartError(f"cannot read {path}: {exc.strerror}") from None
+    with opened(path, packed=not is_stream(path) and is_packed(path)) as file:
+        yield file
 
 
 @contextmanager
 def _text(path: str) -> Iterator[Any]:
-    try:
+    with opened(path, packed=is_packed(path)) as file:
         # What is no UTF-8 is told of its row, which then has lone surrogates.
-        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            yield file
-    except OSError as exc:
-        raise StartError(f"cannot read {path}: {exc.strerror}") from None
+        yield io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
 
 
 def is_stream(path: str) -> bool:
@@ -267,5 +260,13 @@ def is_read_once(path: str) -> bool:
     return not os.path.isdir(path) and is_stream(path)
 
 
-def _size(path: str) -> int:
-    return 0 if is_stream(path) else os.stat(path).st_size
+def _size(path: str) -> int | None:
+    """The bytes of the lines of a file; None where only its end tells, as of packed ones."""
+    return None if is_stream(path) or is_packed(path) else os.stat(path).st_size
+
+
+def _share(read_bytes: int, sizes: Sequence[int | None]) -> float | None:
+    """The share of all files that was read; None if that is not known."""
+    known = [size for size in sizes if size is not None]
+    whole = sum(known)
+    return min(1.0, read_bytes / whole) if whole and len(known) == len(sizes) else None

@@ -33,10 +33,11 @@ From a file with the lines {"id": 7, "body": "some text"} and a pool that serves
 makes the lines {"id": 7, "embedding": [0.12, -0.03, ...]}, in the order of the input. `batchpool
 status` lists the models of the pool; their inputs and outputs are at /v2/models/NAME of its port.
 
-Inputs: JSON Lines, CSV, TSV, .npy, Parquet, Arrow IPC; any other file is a row of its own, as a
-text or a picture, and so is each file below a folder. An input of the model takes the column of its
-name; --map INPUT=COLUMN says another one, and --map INPUT=A+B+C makes a vector of columns of one
-number each; the columns of files are body and path, that of .npy is array.
+Inputs: JSON Lines, CSV, TSV (each may be packed as .gz), .npy, Parquet, Arrow IPC; any other file
+is a row of its own, as a text or a picture, and so is each file below a folder. An input of the
+model takes the column of its name; --map INPUT=COLUMN says another one, and --map INPUT=A+B+C makes
+a vector of columns of one number each; the columns of files are body and path, that of .npy is
+array.
 Outputs: .jsonl, .csv, .tsv, .npy, .parquet, .arrow; - is JSON Lines on stdin or stdout. In CSV a
 vector has a column for each element: y_0, y_1, ... Parquet and Arrow need pip install
 'batchpool[bulk]'.

@@ -11,7 +11,7 @@ import pytest
 from batchpool.bulk.writers import writer_of
 from batchpool.core.errors import ConfigError
 from batchpool.core.tensors.spec import Tensor
-from tests.unit.bulk.files import Run, lines, write
+from tests.unit.bulk.files import Run, lines, texts, write
 
 
 def test_a_vector_has_a_column_for_each_element(run: Run) -> None:
@@ -62,8 +62,10 @@ def test_tabs_in_and_out(run: Run) -> None:
         ("tabs.csv", "id\ttext\n1\ta\n", "--format tsv reads them"),
         ("commas.tsv", "id,text\n1,a\n", "--format csv reads them"),
         ("wide.csv", "text\na\n".encode("utf-16"), "iconv -f UTF-16 -t UTF-8 wide.csv"),
-        ("packed.csv", gzip.compress(b"text\na\n"), "is packed by gzip"),
-        ("packed.jsonl", gzip.compress(b'{"text": "a"}\n'), "<(zcat packed.jsonl)"),
+        ("twice.csv", gzip.compress(gzip.compress(b"text\na\n")), "is packed twice"),
+        ("torn.csv.gz", gzip.compress(b"text\na\n")[:-6], "is no whole gzip file"),
+        ("torn.jsonl", gzip.compress(b'{"text": "a"}\n')[:12], "is no whole gzip file"),
+        ("inner.jsonl.gz", gzip.compress(b"PAR1rest"), "--format parquet reads it"),
         ("book.csv", b"PK\x03\x04rest", "a workbook"),
         ("table.jsonl", b"PAR1rest", "--format parquet reads it"),
         ("latin.csv", b"t\xe9xt\na\n", "its first line is no UTF-8"),
@@ -77,6 +79,27 @@ def test_a_file_that_is_something_else_is_refused(
     status, said = run("echo", name, "-o", "out.jsonl")
     assert (status, text in said) == (1, True), said
     assert not Path("out.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["in.jsonl.gz", "in.NDJSON.GZ", "in.jsonl"])
+def test_packed_lines_are_unpacked_and_a_run_goes_on_in_them(run: Run, name: str) -> None:
+    write(name, gzip.compress(b"\xef\xbb\xbf" + texts(40).encode()))
+
+    def stop(number: int) -> None:
+        if number == 6:
+            raise KeyboardInterrupt
+
+    words = ("echo", name, "-o", "out.jsonl", "--chunk-rows", "8")
+    assert run(*words, at_submit=stop)[0] == 130
+    assert run(*words)[0] == 0
+    assert [row["text"] for row in lines("out.jsonl")] == [str(i) for i in range(40)]
+
+
+def test_packed_tables_are_unpacked(run: Run) -> None:
+    for name, sign in (("in.csv.gz", ","), ("in.tsv.gz", "\t")):
+        write(name, gzip.compress(f"a{sign}b\n1{sign}2\n".encode()))
+        assert run("add", name, "-o", f"{name}.jsonl")[0] == 0
+        assert lines(f"{name}.jsonl") == [{"sum": 3}]
 
 
 @pytest.mark.parametrize("name", ["rows.json", "book.xlsx", "frame.PKL"])

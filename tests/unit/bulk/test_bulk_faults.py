@@ -298,6 +298,7 @@ def test_a_full_disk_stops_the_run_and_keeps_the_parts(
         status, said = run(*FLAGS)
     assert status == 1
     assert "cannot write to out.jsonl.parts: No space left on device; make room" in said
+    assert not list(Path("out.jsonl.parts").glob("*.tmp")), "a full disk gets its room back"
     for number, part in enumerate(sorted(Path("out.jsonl.parts").glob("*.rows"))):
         assert lines(str(part))[0]["text"] == f"{8 * number}"
     assert run(*FLAGS)[0] == 0

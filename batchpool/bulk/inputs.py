@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -219,6 +220,8 @@ def _number(tensor: Tensor, value: Any) -> Any:
             return {"true": True, "false": False, "1": True, "0": False}.get(text.lower(), value)
         if tensor.np_dtype.kind in "iu" and not tensor.element.is_bfloat16:
             return int(text) if text.lstrip("+-").isdigit() else _whole(text)
-        return float(text)
+        found = float(text)
+        # Digits that are too many for a float are no infinity, which is written as inf.
+        return value if math.isinf(found) and "n" not in text.lower() else found
     except (ValueError, msgspec.DecodeError):
         return value

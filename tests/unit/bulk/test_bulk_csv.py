@@ -126,6 +126,15 @@ def test_a_quote_that_is_never_closed_costs_its_line_and_is_told_with_its_place(
     assert all("the line is no CSV" in row["error"] for row in bad)
 
 
+def test_digits_that_no_float_holds_are_no_infinity(run: Run) -> None:
+    write("in.csv", "a\n1e400\n-inf\n")
+    assert run("half", "in.csv", "-o", "out.npy")[0] == 3
+    assert np.isnan(np.load("out.npy")[0])
+    assert np.load("out.npy")[1] == -np.inf
+    (bad,) = lines("out.npy.errors.jsonl")
+    assert "'1e400' does not fit" in bad["error"]
+
+
 def test_whole_numbers_as_data_frames_write_them(run: Run) -> None:
     write("in.csv", "a,b\n1.0,2\n-3.0,+4\n1_0,1\n1.5,1\n1e3,1\n")
     assert run("add", "in.csv", "-o", "out.csv")[0] == 3

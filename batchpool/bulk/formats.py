@@ -32,6 +32,7 @@ FORMATS = {
     for format in (
         Format("jsonl", (".jsonl", ".ndjson"), LineReader),
         Format("csv", (".csv",), CsvReader),
+        Format("tsv", (".tsv", ".tab"), partial(CsvReader, separator="\t")),
         Format("npy", (".npy",), ArrayReader),
         Format("parquet", (".parquet", ".pq"), partial(TableReader, parquet=True), extra=True),
         Format(
@@ -43,7 +44,16 @@ FORMATS = {
         Format("files", (), FileReader, writes=False),
     )
 }
+_GZIP = ".gz"
+_LINES = tuple(end for name in ("jsonl", "csv", "tsv") for end in FORMATS[name].suffixes)
+_TO_STDOUT = ("jsonl", "csv", "tsv")
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".tar", ".tgz", ".7z", ".npz")
+_ARCHIVES = (".zip", ".tar", ".tgz", ".7z", ".npz")  # of several files
+# They hold many rows for sure, and are no text or picture that a model takes as a whole.
+_OTHER_TABLES = (
+    ".json", ".xlsx", ".xls", ".ods", ".h5", ".hdf5", ".pkl", ".pickle", ".orc", ".avro",
+    ".sqlite", ".db",
+)  # fmt: skip
 OUTPUTS = tuple(name for name, format in FORMATS.items() if format.writes)
 
 
@@ -51,17 +61,29 @@ def input_format(paths: Sequence[str], named: str | None) -> Format:
     """The format of the inputs, which all have one; ConfigError else."""
     if STDIN in paths:
         if len(paths) > 1 or named not in (None, "jsonl"):
-            raise ConfigError("the input - is JSON Lines on stdin, alone")
+            raise ConfigError(
+                "the input - is JSON Lines on stdin, alone; write other formats to a file"
+            )
         return FORMATS["jsonl"]
     if named is not None:
         return FORMATS[named]
     for path in paths:
-        if not os.path.isdir(path) and _suffix(path) in _PACKED:
+        if not os.path.isdir(path) and _suffix(_unpacked(path)) in _PACKED:
+            unpack = "unpack it"
+            if _suffix(path) not in _ARCHIVES:
+                unpack += f", as with --format jsonl <(zcat {path})"
             raise ConfigError(
-                f"{path} is packed, and is read by no format: unpack it, as with --format jsonl"
-                f" <(zcat {path}); --format files makes it one row, of its bytes"
+                f"{path} is packed, and is read by no format: {unpack}; --format files makes it one"
+                " row, of its bytes"
             )
-    found = {_by_suffix(path).name: path for path in paths}
+        if not os.path.isdir(path) and _suffix(path) in _OTHER_TABLES:
+            lines = "; --format jsonl reads it where each line is an object"
+            raise ConfigError(
+                f"{path} is read by no format: write its rows as JSON Lines, CSV or Parquet"
+                f"{lines if _suffix(path) == '.json' else ''}; --format files makes it one row, of"
+                " its bytes"
+            )
+    found = {_by_suffix(_unpacked(path)).name: path for path in paths}
     if len(found) > 1:
         kinds = ", ".join(f"{path} ({name})" for name, path in found.items())
         raise ConfigError(f"inputs of several formats: {kinds}; one run reads one")
@@ -83,8 +105,8 @@ def check_rows_of_folders(files: Iterable[str]) -> None:
 def output_format(path: str, named: str | None) -> Format:
     """The format of the output; ConfigError where its name does not tell one."""
     if named is not None:
-        if path == STDIN and named not in ("jsonl", "csv"):
-            raise ConfigError(f"stdout takes jsonl or csv, not {named}")
+        if path == STDIN and named not in _TO_STDOUT:
+            raise ConfigError(f"stdout takes {', '.join(_TO_STDOUT)}, and not {named}")
         return FORMATS[named]
     if path == STDIN:
         return FORMATS["jsonl"]
@@ -103,6 +125,12 @@ def _by_suffix(path: str) -> Format:
         if end in format.suffixes:
             return format
     return FORMATS["files"]
+
+
+def _unpacked(path: str) -> str:
+    """The name of a file of lines without its .gz, which is unpacked as it is read."""
+    inner = path[: -len(_GZIP)] if path.lower().endswith(_GZIP) else path
+    return inner if _suffix(inner) in _LINES else path
 
 
 def _suffix(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from batchpool.core.tensors.columns import rows_in_order
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 
+_EXACT_BELOW = 2.0**53  # whole floats from here on may have lost digits
 _MOST_TEXT_BYTES = 1 << 40  # of a file of the user's own
 NULL = "is null or missing; a value was expected"
 
@@ -196,6 +198,12 @@ class _NoField:
 _NO_FIELD = _NoField()
 
 
+def _whole(text: str) -> int | float:
+    """A whole number that is written as 2.0, as data frames write it beside missing ones."""
+    found = float(text)
+    return int(found) if found.is_integer() and abs(found) < _EXACT_BELOW else found
+
+
 def _number(tensor: Tensor, value: Any) -> Any:
     """A number, or lists of numbers, that a CSV file has as a text; else the value as it is."""
     if type(value) is not str:
@@ -203,13 +211,17 @@ def _number(tensor: Tensor, value: Any) -> Any:
     text = value.strip()
     if not text:
         return None
+    if "_" in text:
+        return value  # Python alone reads 1_000 as a number
     try:
         if text[0] == "[":
             return msgspec.json.decode(text)
         if tensor.np_dtype.kind == "b":
             return {"true": True, "false": False, "1": True, "0": False}.get(text.lower(), value)
         if tensor.np_dtype.kind in "iu" and not tensor.element.is_bfloat16:
-            return int(text)
-        return float(text)
+            return int(text) if text.lstrip("+-").isdigit() else _whole(text)
+        found = float(text)
+        # Digits that are too many for a float are no infinity, which is written as inf.
+        return value if math.isinf(found) and "n" not in text.lower() else found
     except (ValueError, msgspec.DecodeError):
         return value

@@ -1,8 +1,9 @@
-"""Rows in lines of text: JSON Lines and CSV. A row that cannot be read has its own error."""
+"""Rows in lines of text: JSON Lines, CSV and TSV. A row that cannot be read has its own error."""
 
 from __future__ import annotations
 
 import csv
+import io
 import os
 import stat
 import sys
@@ -13,9 +14,12 @@ from typing import IO, Any
 import msgspec
 
 from batchpool.bulk.chunk import Chunk
+from batchpool.bulk.line_files import check_lines, is_packed, opened
 from batchpool.core.errors import StartError
 
 _LONGEST_LINE_BYTES = 64 << 20
+_TOO_LONG = "field limit"  # in an error of csv: then most of a file is one value
+_FORMAT_OF = {",": "csv", "\t": "tsv"}
 _BOM = b"\xef\xbb\xbf"
 STDIN = "-"
 
@@ -34,10 +38,12 @@ class LineReader:
         self._paths = paths
         self._sizes = [_size(path) for path in paths]
         self._read_bytes = 0
+        for path in paths:
+            if not is_stream(path):
+                check_lines(path)
 
     def _share_read(self) -> float | None:
-        whole = sum(self._sizes)
-        return min(1.0, self._read_bytes / whole) if whole else None
+        return _share(self._read_bytes, self._sizes)
 
     def chunks(self, size: int, start: int) -> Iterator[Chunk]:
         rows: list[Row] = []
@@ -92,26 +98,28 @@ def _json_row(line: bytes, source: str, whole: bool) -> Row:
 
 
 class CsvReader:
-    """Files of comma-separated values with the columns' names in the first line, in UTF-8.
+    """Files of values between commas, or other signs, with the columns' names in the first line,
+    in UTF-8.
 
     All files have the same columns. Values are texts; `inputs.py` makes numbers of them.
     """
 
     total: int | None = None
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], separator: str = ",") -> None:
         self._paths = paths
+        self._separator = separator
         self._sizes = [_size(path) for path in paths]
         self._read_bytes = 0
         csv.field_size_limit(_LONGEST_LINE_BYTES)
         self.names: tuple[str, ...] | None = ()
         for path in paths:
             if is_stream(path):
-                raise StartError(f"{path} is no file; from a pipe only JSON Lines can be read")
-            with _text(path) as file:
-                names = tuple(next(csv.reader(file), ()))
-            if not names:
-                raise StartError(f"{path} is empty; the columns' names in its first line expected")
+                raise StartError(
+                    f"{path} is no file, and a pipe is read as JSON Lines only: write it to a file"
+                )
+            check_lines(path)
+            names = self._names_of(path)
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise StartError(f"{path}: column {twice!r} stands twice in its first line")
@@ -122,9 +130,35 @@ class CsvReader:
                 )
             self.names = names
 
+    def _names_of(self, path: str) -> tuple[str, ...]:
+        """The columns' names, of the first line of a file."""
+        try:
+            with _text(path) as file:
+                names = tuple(next(self._values(file), ()))
+        except csv.Error as exc:
+            raise StartError(f"{path}:1: this is no CSV: {exc}") from None
+        if not names:
+            raise StartError(f"{path} is empty; the columns' names in its first line were expected")
+        if not _is_text(names) or any("\0" in name for name in names):
+            raise StartError(
+                f"{path}: its first line is no UTF-8; the columns' names were expected"
+            )
+        between = next((sign for sign in ",;\t" if len(names) == 1 and sign in names[0]), "")
+        if between:
+            other = _FORMAT_OF.get(between)
+            helps = f"; --format {other} reads them" if other else ", which no format here reads"
+            raise StartError(
+                f"{path}: its first line, {names[0]!r}, is one column; values between"
+                f" {self._separator!r} were expected, and these are between {between!r}{helps}"
+            )
+        return names
+
+    def _values(self, file: Any) -> Any:
+        """Parses a file strictly: where a quote is never closed, the rest would be one value."""
+        return csv.reader(file, delimiter=self._separator, strict=True)
+
     def _share_read(self) -> float | None:
-        whole = sum(self._sizes)
-        return min(1.0, self._read_bytes / whole) if whole else None
+        return _share(self._read_bytes, self._sizes)
 
     def chunks(self, size: int, start: int) -> Iterator[Chunk]:
         rows: list[Row] = []
@@ -144,14 +178,18 @@ class CsvReader:
         before = 0
         for path, whole in zip(self._paths, self._sizes, strict=True):
             with _text(path) as file:
-                reader = csv.reader(file)
+                reader = self._values(file)
                 next(reader, None)
                 while True:
+                    begins_at = reader.line_num + 1
                     try:
                         values = next(reader, None)
                     except csv.Error as exc:
-                        source = f"{path}:{reader.line_num}"
-                        raise StartError(f"{source}: this is no CSV: {exc}") from None
+                        source = f"{path}:{begins_at}"
+                        if _TOO_LONG in str(exc):
+                            raise StartError(f"{source}: this is no CSV: {exc}") from None
+                        yield None, source, f"the line is no CSV: {exc}", ""
+                        continue
                     if values is None:
                         break
                     if not values:
@@ -159,13 +197,13 @@ class CsvReader:
                     self._read_bytes = before + file.buffer.tell()
                     source = f"{path}:{reader.line_num}"
                     if not _is_text(values):
-                        yield None, source, "the line is no UTF-8", ",".join(values)
+                        yield None, source, "the line is no UTF-8", self._separator.join(values)
                     elif len(values) == len(names):
                         yield dict(zip(names, values, strict=True)), source, "", ""
                     else:
                         why = f"the line has {len(values)} values; {len(names)} were expected"
-                        yield None, source, why, ",".join(values)
-            before += whole
+                        yield None, source, why, self._separator.join(values)
+            before += whole or 0
 
 
 def _is_text(values: Sequence[str]) -> bool:
@@ -195,21 +233,15 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
     if path == STDIN:
         yield sys.stdin.buffer
         return
-    try:
-        with open(path, "rb", buffering=1 << 20) as file:
-            yield file
-    except OSError as exc:
-        raise StartError(f"cannot read {path}: {exc.strerror}") from None
+    with opened(path, packed=not is_stream(path) and is_packed(path)) as file:
+        yield file
 
 
 @contextmanager
 def _text(path: str) -> Iterator[Any]:
-    try:
+    with opened(path, packed=is_packed(path)) as file:
         # What is no UTF-8 is told of its row, which then has lone surrogates.
-        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            yield file
-    except OSError as exc:
-        raise StartError(f"cannot read {path}: {exc.strerror}") from None
+        yield io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
 
 
 def is_stream(path: str) -> bool:
@@ -228,5 +260,13 @@ def is_read_once(path: str) -> bool:
     return not os.path.isdir(path) and is_stream(path)
 
 
-def _size(path: str) -> int:
-    return 0 if is_stream(path) else os.stat(path).st_size
+def _size(path: str) -> int | None:
+    """The bytes of the lines of a file; None where only its end tells, as of packed ones."""
+    return None if is_stream(path) or is_packed(path) else os.stat(path).st_size
+
+
+def _share(read_bytes: int, sizes: Sequence[int | None]) -> float | None:
+    """The share of all files that was read; None if that is not known."""
+    known = [size for size in sizes if size is not None]
+    whole = sum(known)
+    return min(1.0, read_bytes / whole) if whole and len(known) == len(sizes) else None

@@ -149,7 +149,10 @@ class Parts:
         except FileNotFoundError:
             return None
         except ValueError:
-            raise StartError(f"{self._path('manifest.json')} is no manifest; --restart") from None
+            raise StartError(
+                f"{self._path('manifest.json')} is not as a run wrote it; --restart drops the parts"
+                " beside it and begins anew"
+            ) from None
         return found
 
     def _write_manifest(self, manifest: Manifest) -> None:
@@ -217,13 +220,18 @@ def write_file(path: str, write: Callable[[Any], Any], *, sync: bool = True) -> 
     sync: not where one that is cut off by a power cut is told from a whole one.
     """
     beside = f"{path}.tmp"
-    with open(beside, "wb") as file:
-        summed = Summed(file)
-        write(summed)
-        file.flush()
-        if sync:
-            os.fsync(file.fileno())
-    os.rename(beside, path)
+    try:
+        with open(beside, "wb") as file:
+            summed = Summed(file)
+            write(summed)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        os.rename(beside, path)
+    except BaseException:
+        with suppress(OSError):
+            os.remove(beside)  # a full disk gets its room back
+        raise
     return {"size": summed.size, "crc32": summed.crc32}
 
 

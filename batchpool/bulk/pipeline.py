@@ -99,6 +99,8 @@ class ReadAhead:
 class Pipeline:
     """Runs a reader's chunks through one model. start: the number of the first row."""
 
+    holds_rows = True
+
     def __init__(
         self,
         driver: ThreadDriver,

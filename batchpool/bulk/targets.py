@@ -27,6 +27,11 @@ def check_out(inputs: Iterable[str], out: str) -> None:
         raise ConfigError(f"-o {out} is no regular file; the path of one was expected, or -")
     _check_none_is(inputs, _identity(out), f"-o {out}")
     parts = f"{out}.parts"
+    if os.path.exists(parts) and not os.path.isdir(parts):
+        raise ConfigError(
+            f"{parts} is no folder, and the parts of -o {out} go there; move it, or choose another"
+            " path"
+        )
     for path in inputs:
         if path != STDIN and is_below(path, parts):
             raise ConfigError(f"{path} is one of the inputs, and -o {out} writes to {parts}")

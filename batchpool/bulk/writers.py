@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -74,26 +75,57 @@ class JsonLinesWriter:
 
 
 class CsvWriter:
-    """A line for each row, with the names in the first one. Outputs are single values."""
+    """A line for each row, with the names in the first one.
+
+    An output of numbers whose rows are vectors of one size has a column for each element, y_0, y_1
+    and so on; rows of several dimensions or of their own sizes, and vectors of texts, are JSON in
+    one cell.
+    """
 
     fills = False
 
-    def __init__(self, tensors: Sequence[Tensor], kept: Sequence[str]) -> None:
-        for tensor in tensors:
-            if tensor.shape:
-                raise ConfigError(
-                    f"output {tensor.name!r} has rows {tensor.describe_shape()}, and a cell of CSV"
-                    " holds one value; choose another format, or other outputs with --outputs"
-                )
+    def __init__(
+        self, tensors: Sequence[Tensor], kept: Sequence[str], separator: str = ","
+    ) -> None:
+        self._separator = separator
         self._texts = {tensor.name for tensor in tensors if tensor.is_bytes}
-        self._names = [*kept, *(tensor.name for tensor in tensors)]
+        self._sizes = {
+            tensor.name: tensor.max_shape[0]
+            for tensor in tensors
+            if len(tensor.shape) == 1 and not tensor.dynamic and not tensor.is_bytes
+        }
+        self._names = list(kept)
+        for tensor in tensors:
+            self._names += self._columns_of(tensor.name)
+        several = [name for name, times in Counter(self._names).items() if times > 1]
+        if several:
+            raise ConfigError(
+                f"the output would have the column {several[0]!r} twice; the elements of a vector"
+                " have columns of their own: choose another format, or other columns and outputs"
+            )
+
+    def _columns_of(self, name: str) -> list[str]:
+        size = self._sizes.get(name)
+        return [name] if size is None else [f"{name}_{at}" for at in range(size)]
 
     def write(self, file: Any, columns: dict[str, Any], n: int) -> None:
-        for rows in _blocks(columns, self._texts, n):
-            file.write(_csv_lines(rows))
+        flat: dict[str, Any] = {}
+        for name, rows in columns.items():
+            if name in self._sizes:
+                whole = np.asarray(rows)
+                flat |= {own: whole[:, at] for at, own in enumerate(self._columns_of(name))}
+            else:
+                flat[name] = rows
+        for block in _blocks(flat, self._texts, n):
+            file.write(self._lines([_cell(value) for value in row] for row in block))
+
+    def _lines(self, rows: Iterable[Any]) -> bytes:
+        text = io.StringIO(newline="")
+        csv.writer(text, delimiter=self._separator, lineterminator="\n").writerows(rows)
+        return text.getvalue().encode("utf-8", "surrogateescape")
 
     def join(self, parts: Sequence[str], file: Any, records: Sequence[dict[str, Any]]) -> None:
-        file.write(_csv_lines([self._names]))
+        file.write(self._lines([self._names]))
         for path in parts:
             _copy(path, file)
 
@@ -229,6 +261,7 @@ def writer_of(name: str, tensors: Sequence[Tensor], kept: Sequence[str]) -> Writ
 _WRITERS: dict[str, Callable[[Sequence[Tensor], Sequence[str]], Writer]] = {
     "jsonl": JsonLinesWriter,
     "csv": CsvWriter,
+    "tsv": partial(CsvWriter, separator="\t"),
     "npy": ArrayWriter,
     "parquet": partial(TableWriter, parquet=True),
     "arrow": partial(TableWriter, parquet=False),
@@ -285,10 +318,9 @@ def _json_text(value: Any) -> str | None:
     return msgspec.json.encode(value).decode()
 
 
-def _csv_lines(rows: Iterable[Any]) -> bytes:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode("utf-8", "surrogateescape")
+def _cell(value: Any) -> Any:
+    """A value as CSV has it: lists and objects as their JSON."""
+    return _json_text(value) if isinstance(value, (list, dict)) else value
 
 
 def _copy(path: str, file: Any) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from batchpool.cli.config_source import add_socket_arguments, pool_socket
@@ -19,7 +22,7 @@ EXIT_BAD_ROWS = 3
 _SWITCH_S = 0.001
 _TOLD_S = 0.1  # of the join; less is nobody's concern
 # Those of batchpool/bulk/formats.py, which takes long to import.
-OUT_FORMATS = ("jsonl", "csv", "npy", "parquet", "arrow")
+OUT_FORMATS = ("jsonl", "csv", "tsv", "npy", "parquet", "arrow")
 IN_FORMATS = (*OUT_FORMATS, "files")
 
 RUN_HELP = "run every row of files through a model, into one file; resumable"
@@ -30,12 +33,14 @@ From a file with the lines {"id": 7, "body": "some text"} and a pool that serves
 makes the lines {"id": 7, "embedding": [0.12, -0.03, ...]}, in the order of the input. `batchpool
 status` lists the models of the pool; their inputs and outputs are at /v2/models/NAME of its port.
 
-Inputs: JSON Lines, CSV, .npy, Parquet, Arrow IPC; any other file is a row of its own, as a text or
-a picture, and so is each file below a folder. An input of the model takes the column of its name;
---map INPUT=COLUMN says another one, and --map INPUT=A+B+C makes a vector of columns of one number
-each; the columns of files are body and path, that of .npy is array.
-Outputs: .jsonl, .csv, .npy, .parquet, .arrow; - is JSON Lines on stdin or stdout. Parquet and Arrow
-need pip install 'batchpool[bulk]'.
+Inputs: JSON Lines, CSV, TSV (each may be packed as .gz), .npy, Parquet, Arrow IPC; any other file
+is a row of its own, as a text or a picture, and so is each file below a folder. An input of the
+model takes the column of its name; --map INPUT=COLUMN says another one, and --map INPUT=A+B+C makes
+a vector of columns of one number each; the columns of files are body and path, that of .npy is
+array.
+Outputs: .jsonl, .csv, .tsv, .npy, .parquet, .arrow; - is JSON Lines on stdin or stdout. In CSV a
+vector has a column for each element: y_0, y_1, ... Parquet and Arrow need pip install
+'batchpool[bulk]'.
 
 The output is written in parts, in OUT.parts: whatever ends a run, the same command goes on after
 the last part, and OUT is the same to the byte as without the interruption. Bad rows (no JSON, a
@@ -60,7 +65,7 @@ RUN_EXITS = (
 )
 RUN_MORE_EXITS = f"""\
   {EXIT_BAD_ROWS}  finished, with bad rows: their file says which
-  130  interrupted: whole parts are kept
+  130  interrupted: whole parts are kept; 143 by SIGTERM
 """
 
 
@@ -161,6 +166,24 @@ def run(args: argparse.Namespace) -> int:
         return _run(plan, socket)
 
 
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the run as Ctrl-C does, with the status that shells give it. A service manager
+    sends it, and the part that is being written counts then."""
+
+    def end(signum: int, frame: object) -> None:
+        raise SystemExit(128 + signum)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # which Python calls no handler of a signal in
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _run(plan: Any, socket: str) -> int:
     from batchpool.bulk.progress import counted
     from batchpool.bulk.run import BulkRun
@@ -169,8 +192,9 @@ def _run(plan: Any, socket: str) -> int:
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     try:
-        end = bulk.run()
-    except KeyboardInterrupt:
+        with _ended_by_sigterm():
+            end = bulk.run()
+    except (KeyboardInterrupt, SystemExit):
         if bulk.progress is not None:
             print(
                 f"interrupted at {bulk.progress.line()}; the same command goes on from the last"

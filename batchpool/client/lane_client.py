@@ -240,8 +240,7 @@ class LaneClient:
                 finished.append(pending)
 
     def _look_again(self, finished: list[PendingRequest]) -> None:
-        """A new batcher: the old one may have died between DONE and the completion entry. Or the
-        model has moved."""
+        """A new batcher, as the old one may have died before a completion entry; or a move."""
         self._generation = self.lane.generation.get()
         if self.sees_move() and self._cells[self._gate_at] == _GONE:
             self._take_back()
@@ -308,16 +307,17 @@ class LaneClient:
         *,
         copy: bool = True,
         padded: bool = False,
+        all_good: bool = False,
     ) -> dict[str, Any]:
         """A finished request's outputs {name: [n, *row shape]}; frees its slots.
 
         An output whose rows differ in size is a list of n arrays or, where `padded` is true, one
         array with its sizes beside it (`LaneRows.padded_outputs`). Raises the error of the first
-        row that has one. With copy=False fixed tensors in neighbouring slots are views of the lane,
-        valid until `release`, which the caller owes.
+        row that has one; all_good: none has. With copy=False fixed tensors in neighbouring slots
+        are views of the lane, valid until `release`, which the caller owes.
         """
         try:
-            if (error := self.failure(pending)) is not None:
+            if not all_good and (error := self.failure(pending)) is not None:
                 raise error
             read = self._rows.padded_outputs if padded else self._rows.outputs
             found: dict[str, Any] = read(pending.where, outputs, copy)

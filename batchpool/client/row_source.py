@@ -27,7 +27,10 @@ class RowWindow:
 
 
 class RowSource(Protocol):
-    """Where the rows of a `map` come from."""
+    """Where the rows of a `map` come from. holds_rows: they are in memory, and to take the rows of
+    several windows at once reads none before its time."""
+
+    holds_rows: bool
 
     async def take(self, most: int, spec: ModelSpec) -> RowWindow | None:
         """The next rows, at most so many; None at the end. spec: of the model that reads them."""
@@ -35,6 +38,8 @@ class RowSource(Protocol):
 
 class Columns:
     """Rows of one column for each input: an array or a sequence, or any iterable of row values."""
+
+    holds_rows = False
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
         self._columns = {name: _column(name, value) for name, value in columns.items()}
@@ -64,6 +69,8 @@ class Columns:
 
 class Rows:
     """Rows of an iterable: a dict {input: row value} each, or the value of the only input."""
+
+    holds_rows = False
 
     def __init__(self, rows: Iterator[Any]) -> None:
         self._rows = rows
@@ -126,6 +133,8 @@ def only_input(spec: ModelSpec) -> str | None:
 
 class Lone:
     """As `Columns`, of one array, for the only input of the model."""
+
+    holds_rows = False
 
     def __init__(self, array: Any) -> None:
         self._array = array

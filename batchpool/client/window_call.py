@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from batchpool.client.call import Call
+from batchpool.client.chunks import part
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
@@ -88,7 +89,7 @@ class WindowCall(Call):
     that do not fit the model's tensors are not sent; `sends` is false where none is.
     """
 
-    __slots__ = ("errors", "n", "options", "places", "start")
+    __slots__ = ("_checked_for", "errors", "n", "options", "places", "start")
 
     def __init__(
         self,
@@ -110,6 +111,7 @@ class WindowCall(Call):
         self.n = len(next(iter(tensors.values())))
         self.errors: dict[int, PoolError] = {}
         self.places: Sequence[int] = range(self.n)
+        self._checked_for: ModelSpec | None = None  # whose rows `rows` are already
 
     @property
     def sends(self) -> bool:
@@ -118,6 +120,8 @@ class WindowCall(Call):
 
     def check(self, lane_client: LaneClient, facts: ModelFacts) -> None:
         """As of `Call`, but rows that are all refused have their errors, too."""
+        if self._checked_for is lane_client.spec:
+            return
         self.options.check(lane_client.spec, self.tensors)
         try:
             super().check(lane_client, facts)
@@ -129,6 +133,34 @@ class WindowCall(Call):
         self.places = range(self.n)
         if self.errors:
             self.places = [i for i in self.places if i not in self.errors]
+
+    def check_whole(self, lane_client: LaneClient, facts: ModelFacts) -> None:
+        """Check the rows of several windows together, before they are cut. Where one of them does
+        not fit, nothing is raised: each window is checked for itself, and tells of its own."""
+        self.returns_errors = False
+        try:
+            super().check(lane_client, facts)
+        except (InvalidRequest, TooLarge):
+            return
+        finally:
+            self.returns_errors = True
+        self._checked_for = lane_client.spec
+
+    def cut(self, size: int) -> Iterator[WindowCall]:
+        """The call in windows of at most so many rows; they are checked where it is."""
+        if self.n <= size:
+            yield self
+            return
+        for start in range(0, self.n, size):
+            stop = min(start + size, self.n)
+            tensors = {name: column[start:stop] for name, column in self.tensors.items()}
+            one = self.options.call(tensors, self.start + start)
+            if self._checked_for is not None:
+                one.rows = part(self.rows, start, stop)
+                one.timeout_s, one.priority = self.timeout_s, self.priority
+                one.outputs, one.idempotent = self.outputs, self.idempotent
+                one._checked_for = self._checked_for
+            yield one
 
     def _errors_of_all(self, spec: ModelSpec) -> dict[int, PoolError]:
         found: dict[int, PoolError] = {}
@@ -158,5 +190,5 @@ class WindowCall(Call):
         """The outputs of a finished request: arrays, or lists where a row of it has an error,
         which stands in its place."""
         if not lane_client.lane.status[pending.where].any():
-            return lane_client.result(pending, self.outputs)
+            return lane_client.result(pending, self.outputs, all_good=True)
         return super().take(lane_client, pending)

@@ -32,6 +32,7 @@ from batchpool.core.errors import (
 )
 from batchpool.core.tensors.spec import ModelSpec
 
+_BLOCK_WINDOWS = 4  # checked at once: more would hold up those that are under way
 _LATE_TRIES = 3  # of a row that the model's request_timeout_s ends
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 0.02, 1.0
 
@@ -114,6 +115,10 @@ class _Stream:
         self._ended = False
         self._waiting: deque[_Window] = deque()
         self._under_way: deque[_Window] = deque()
+        self._held = 0  # rows of these
+        self._most = 1  # rows that may be
+        self._last_lane: LaneClient | None = None
+        self._max_batch = 1
         self._current: _Window | None = None
         self._good_ns = time.monotonic_ns()  # when the pool last answered
 
@@ -144,9 +149,12 @@ class _Stream:
             if not self._waiting and not await self._take():
                 return
             window = self._waiting[0]
+            if self._under_way and self._held + window.call.n > self._most:
+                return  # the other windows of its block went first
             if await self._send(window):
                 self._waiting.remove(window)
                 self._under_way.append(window)
+                self._held += window.call.n
             elif self._under_way and window in self._waiting:
                 return  # what is under way makes room
 
@@ -154,18 +162,22 @@ class _Stream:
         """Read a window, if the rows that are held leave room for one."""
         if self._ended:
             return False
-        lane_client = await self._lane()
+        # The lane of the window before tells sizes as well; rows go through the one of their time.
+        lane_client = self._last_lane or await self._lane()
         bound = lane_client.allocator.bound
-        most = bound if self._options.window is None else min(bound, self._options.window)
-        size = window_rows(most, self._driver.facts(self._model).max_batch)
-        if self._under_way and sum(w.call.n for w in self._under_way) + size > most:
+        self._most = bound if self._options.window is None else min(bound, self._options.window)
+        size = window_rows(self._most, self._max_batch)
+        if self._under_way and self._held + size > self._most:
             return False
-        found = await self._source.take(size, lane_client.spec)
+        at_once = size * _BLOCK_WINDOWS if self._source.holds_rows else size
+        found = await self._source.take(at_once, lane_client.spec)
         if found is None:
             self._ended = True
             return False
         call = self._options.call(found.tensors, self._read)
-        self._waiting.append(_Window(call, places=range(call.n)))
+        if found.n > size:
+            call.check_whole(lane_client, self._driver.facts(self._model))
+        self._waiting += [_Window(one, places=range(one.n)) for one in call.cut(size)]
         self._read += found.n
         return True
 
@@ -177,15 +189,17 @@ class _Stream:
             except Retryable as error:
                 await self._weather(error)
                 continue
-            spec = lane_client.spec
-            if spec is self._spec:
+            if lane_client is self._last_lane:
                 return lane_client
+            spec = lane_client.spec
             if self._spec is not None and not can_join(self._spec, spec):
                 raise InvalidRequest(
                     f"model {self._model!r} got other tensors while the rows of one map were sent;"
                     " those that were not yielded need a new one"
                 )
             self._spec = spec
+            self._max_batch = self._driver.facts(self._model).max_batch
+            self._last_lane = lane_client
             return lane_client
 
     async def _send(self, window: _Window, *, alone: bool = False) -> bool:
@@ -253,8 +267,10 @@ class _Stream:
                 await self._driver.any_result(lane_client, same)
             done = next((window for window in windows if window.is_done), windows[0])
             windows.remove(done)
-            return done
-        return windows.popleft()
+        else:
+            done = windows.popleft()
+        self._held -= done.call.n
+        return done
 
     async def _outcome(self, window: _Window) -> WindowOutcome:
         """Wait for the end of a window; rows that weather ended are sent again."""

@@ -184,7 +184,10 @@ def test_a_run_that_is_killed_three_times_makes_the_same_file(
         assert bad["source"].endswith("in.jsonl:7778")
 
 
-def test_ctrl_c_keeps_whole_parts(everyday: Pool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_keep_whole_parts(
+    everyday: Pool, tmp_path: Path, number: signal.Signals, status: int
+) -> None:
     np.save(tmp_path / "in.npy", np.repeat(X, 90, axis=0))
     words = ["run", "affine", "in.npy", "-o", "out.npy", "--chunk-rows", "512"]
     # A child of who ignores a signal, as a shell's background job does, ignores it too.
@@ -199,9 +202,9 @@ def test_ctrl_c_keeps_whole_parts(everyday: Pool, tmp_path: Path) -> None:
     signal.signal(signal.SIGINT, before)
     parts = tmp_path / "out.npy.parts"
     until(lambda: len(list(parts.glob("part-*.json"))) >= 3, "some parts")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, said = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == status
     assert "the same command goes on from the last part" in said
     assert "Traceback" not in said
     assert len(list(parts.glob("part-*.json"))) >= 3

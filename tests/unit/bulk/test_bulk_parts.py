@@ -77,5 +77,5 @@ def test_a_write_that_was_cut_off_leaves_no_part(folder: Path) -> None:
 
 def test_a_manifest_that_is_none_is_told(folder: Path) -> None:
     (folder / "manifest.json").write_text("{")
-    with pytest.raises(StartError, match="is no manifest; --restart"):
+    with pytest.raises(StartError, match="not as a run wrote it; --restart drops the parts"):
         opened()

@@ -35,6 +35,14 @@ def test_an_input_among_the_parts_of_the_output_is_refused(run: Run) -> None:
     assert Path("out.jsonl.parts/in.jsonl").read_text() == texts(3)
 
 
+def test_a_file_in_the_place_of_the_parts_is_told(run: Run) -> None:
+    write("in.jsonl", texts(3))
+    write("out.jsonl.parts", "of somebody")
+    status, said = run("echo", "in.jsonl", "-o", "out.jsonl", "--restart")
+    assert (status, "out.jsonl.parts is no folder" in said) == (2, True), said
+    assert Path("out.jsonl.parts").read_text() == "of somebody"
+
+
 def test_the_folder_of_the_parts_is_no_input(run: Run) -> None:
     os.mkdir("out.jsonl.parts")
     write("out.jsonl.parts/a.txt", "a")

@@ -121,7 +121,9 @@ class Batcher:
 
     def add_worker(self, worker: WorkerProxy, change: int = 0) -> None:
         """Add a worker. change: see `WorkerTable.add`."""
-        worker.service_time = ServiceTime(self.models[worker.model].limits.sizes)
+        limits = self.models[worker.model].limits
+        worker.service_time = ServiceTime(limits.sizes)
+        worker.measure_elements(limits.row_elements)
         self.workers.add(worker, change)
 
     def lose_worker(self, number: int, cause: str = "") -> None:
@@ -264,6 +266,7 @@ class Batcher:
             return min(wake_at_ns, until_ns)
         model.queue.age(now_ns)
         timed = len(workers) > 1 or model.limits.target_ns > 0
+        timed = timed or model.limits.row_elements is not None
         views = [
             worker.view(
                 self._runnable(worker), worker.free_at_ns(now_ns), worker.overdue_since_ns(now_ns)

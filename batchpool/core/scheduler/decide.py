@@ -10,7 +10,9 @@ starting later. A full batch may also be queued behind the one that a worker run
 dispatched and `AHEAD` more where batches are short, so that the worker does not idle between two
 batches; but not behind a worker's first batch, whose time is not known yet. Where a partial batch
 is due and a full one of another bucket behind it could be queued, the partial one is queued in its
-place.
+place. Where rows of several buckets wait, a partial batch of one of them is also queued behind a
+batch that ends soon: the others go on collecting meanwhile. Few rows of several buckets may share a
+batch all the same (core/scheduler/joined_buckets.py).
 
 A partial batch leaves for an idle worker
 
@@ -35,8 +37,9 @@ A worker whose batch is overdue gets no more, and is expected to take as long ag
 
 Invariants, which are also the property tests:
 
-    - a batch has at most max_batch rows, of one bucket, and no row twice; nor has any of its
-      inputs more padded elements than the budget, unless the batch is as small as it can be;
+    - a batch has at most max_batch rows, of one bucket unless few wait, and no row twice; nor has
+      any of its inputs more padded elements than the budget, unless the batch is as small as it
+      can be;
     - nothing is sent to a worker that is closed;
     - a full batch does not wait while a worker is idle or may have another batch in flight;
     - rows that spread are divided among all idle workers, in batches that differ by one row at
@@ -62,6 +65,7 @@ from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.background import BACKGROUND_KEY, rows_beside
 from batchpool.core.scheduler.decision import Decision, Dispatch
 from batchpool.core.scheduler.estimators import ArrivalEstimator
+from batchpool.core.scheduler.joined_buckets import with_other_buckets
 from batchpool.core.scheduler.latency_target import cap_of, expected_late
 from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.queue import I64, QueueColumn, all_equal, least
@@ -157,6 +161,7 @@ class _Round:
         self.dispatch: list[Dispatch] = []
         self.wake_at_ns = NEVER_NS
         self.background: int | None = None
+        self._several_buckets = False
 
     def is_uniform(self) -> bool:
         """True if every worker may run every row, and any rows may share a batch."""
@@ -205,6 +210,8 @@ class _Round:
         """
         free = live.copy()
         while self.in_flight:
+            if self.limits.row_elements is not None:
+                self._several_buckets = not all_equal(self.queue[QueueColumn.BUCKET, free])
             number = self._least_loaded()
             lanes = self.workers[number].lanes
             rows = np.flatnonzero(
@@ -243,6 +250,8 @@ class _Round:
                     most, waited_for = self._most_rows(int(alike[0])), self._waited_for(alike)
                     cap, _ = self._cap(number, most, waited_for)
                 alike = alike[:cap]
+                if len(alike) < cap and self.background is None:
+                    alike = self._with_other_buckets(number, alike, waiting, cap)
                 if self.limits.spreads:
                     size = len(alike)
                     size, reason = self._share(number, size, reason, waiting, len(waiting))
@@ -257,6 +266,12 @@ class _Round:
             buckets = self.queue[QueueColumn.BUCKET, rows]
             rows = rows[buckets != buckets[0]]
         return None
+
+    def _with_other_buckets(
+        self, number: int, rows: npt.NDArray[Any], waiting: npt.NDArray[Any], cap: int
+    ) -> npt.NDArray[Any]:
+        buckets, time = self.queue[QueueColumn.BUCKET], self.workers[number].elements_time
+        return with_other_buckets(rows, waiting, buckets, cap, self.limits, time)
 
     def _of_first_bucket(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if not self.limits.bucketed:
@@ -291,7 +306,7 @@ class _Round:
     def _in_flight_limit(self, number: int, reason: DispatchReason) -> int:
         """The number of batches that the worker may have in flight, this one included."""
         if reason is not _FULL:
-            return 1
+            return 2 if self._ends_soon_at(number) <= self.now_ns else 1
         depth, time = self.limits.depth, self.workers[number].time
         if time is not None and not time.known:
             return 1  # the time of its batch in flight is not known
@@ -299,19 +314,32 @@ class _Round:
             return depth
         return depth + (AHEAD if time.mean_ns(self.limits.max_batch) < _SHORT_NS else 0)
 
+    def _ends_soon_at(self, number: int) -> int:
+        """From when on a partial batch of one of the buckets that wait may be queued behind the
+        worker's batch; NEVER_NS where none may."""
+        time = self.workers[number].elements_time
+        if not self._several_buckets or time is None or not time.known or self.limits.depth < 2:
+            return NEVER_NS
+        return self.free_ns[number] - _SHORT_NS
+
     def _dispatch(
         self, number: int, rows: slice | npt.NDArray[Any], n: int, reason: DispatchReason
     ) -> None:
         self.dispatch.append(Dispatch(number, rows, reason))
         self.in_flight[number] += 1
         time = self.workers[number].time
-        if time is not None and len(self.workers) > 1:
+        if time is not None and (len(self.workers) > 1 or self.limits.row_elements is not None):
             self.free_ns[number] = max(self.free_ns[number], self.now_ns) + int(time.mean_ns(n))
 
     def _wake_up_at(self, number: int, reason: DispatchReason | None, until_ns: int) -> None:
         """Schedule a wake-up for rows that wait for others; the end of a batch is an event."""
-        if reason is None and self.in_flight[number] == 0:
+        batches = self.in_flight[number]
+        if reason is None and batches == 0:
             self.wake_at_ns = min(self.wake_at_ns, until_ns)
+        elif batches == 1 and reason is not _FULL:
+            soon_ns = max(self.now_ns if reason else until_ns, self._ends_soon_at(number))
+            if soon_ns > self.now_ns:
+                self.wake_at_ns = min(self.wake_at_ns, soon_ns)
 
     def _most_rows(self, at: int) -> int:
         """The most rows of a batch of the bucket of the row at this position."""

@@ -46,23 +46,17 @@ class InputShape:
 
 
 @dataclass(frozen=True)
-class BucketRows:
-    """The most rows of a batch by bucket, for one stage of a model.
+class RowElements:
+    """The padded elements of a row by its bucket, for one stage of a model.
 
-    most: the maxima of the dynamic dimensions of all inputs, in order. sizes: the allowed batch
-    sizes, rising; () for any.
+    most: the maxima of the dynamic dimensions of all inputs, in order.
     """
 
-    max_elements: int
-    max_batch: int
-    sizes: tuple[int, ...]
     inputs: tuple[InputShape, ...]
     most: tuple[int, ...]
 
     @classmethod
-    def of_stage(
-        cls, spec: ModelSpec, max_elements: int, max_batch: int, sizes: tuple[int, ...]
-    ) -> BucketRows:
+    def of_stage(cls, spec: ModelSpec) -> RowElements:
         """spec: the declaration of the stage."""
         inputs, most = [], list[int]()
         for tensor in spec.inputs:
@@ -70,10 +64,34 @@ class BucketRows:
             places = range(len(most), len(most) + len(tensor.dynamic))
             inputs.append(InputShape(math.prod(fixed), tuple(places)))
             most += [tensor.max_shape[at] for at in tensor.dynamic]
-        return cls(max_elements, max_batch, sizes, tuple(inputs), tuple(most))
+        return cls(tuple(inputs), tuple(most))
+
+    def of(self, bucket: int) -> int:
+        """The elements of the largest input of a row of this bucket."""
+        sizes = sizes_of_bucket(bucket, self.most)
+        return max([own.elements(sizes) for own in self.inputs], default=1)
+
+
+@dataclass(frozen=True)
+class BucketRows:
+    """The most rows of a batch by bucket, for one stage of a model.
+
+    sizes: the allowed batch sizes, rising; () for any.
+    """
+
+    max_elements: int
+    max_batch: int
+    sizes: tuple[int, ...]
+    row_elements: RowElements
+
+    @classmethod
+    def of_stage(
+        cls, spec: ModelSpec, max_elements: int, max_batch: int, sizes: tuple[int, ...]
+    ) -> BucketRows:
+        """spec: the declaration of the stage."""
+        return cls(max_elements, max_batch, sizes, RowElements.of_stage(spec))
 
     def of(self, bucket: int) -> int:
         """The most rows of a batch of this bucket; at least 1."""
-        sizes = sizes_of_bucket(bucket, self.most)
-        largest = max((own.elements(sizes) for own in self.inputs), default=1)
-        return rows_within(self.max_elements, largest, self.max_batch, self.sizes)
+        elements = self.row_elements.of(bucket)
+        return rows_within(self.max_elements, elements, self.max_batch, self.sizes)

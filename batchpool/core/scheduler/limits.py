@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from batchpool.core.config.schema import ModelConfig
 from batchpool.core.scheduler.batch_sizes import padded_size
-from batchpool.core.scheduler.element_budget import BucketRows
+from batchpool.core.scheduler.element_budget import BucketRows, RowElements
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import ModelSpec
@@ -34,7 +34,8 @@ class Limits:
     for max_batch in all.  later_ns: the expected time of a row after this stage, which its deadline
     has to leave.  spreads: rows that could share a batch are divided among the idle workers.
     background_slowdown: the share by which background rows may lengthen a batch beside others
-    (core/scheduler/background.py).
+    (core/scheduler/background.py).  row_elements: of rows that may join those of other buckets
+    (core/scheduler/joined_buckets.py); None where they may not.
     """
 
     max_batch: int
@@ -51,6 +52,7 @@ class Limits:
     later_ns: int = 0
     background_slowdown: float = math.inf
     spreads: bool = False
+    row_elements: RowElements | None = None
 
     @classmethod
     def of(cls, config: ModelConfig, stage: Stage = Stage.INFER) -> Limits:
@@ -88,11 +90,12 @@ class Limits:
         """These limits for a stage of a model, as the sizes of its rows make them. spec: the
         declaration of the stage."""
         bucketed = SizeBuckets(spec).many
+        elements = RowElements.of_stage(spec) if bucketed and not self.spreads else None
         if not self.max_elements:
-            return replace(self, bucketed=bucketed)
+            return replace(self, bucketed=bucketed, row_elements=elements)
         rows = BucketRows.of_stage(spec, self.max_elements, self.max_batch, self.sizes)
         if bucketed:
-            return replace(self, bucketed=True, bucket_rows=rows)
+            return replace(self, bucketed=True, bucket_rows=rows, row_elements=elements)
         return replace(self, max_batch=rows.of(0))
 
     def most_rows(self, bucket: int) -> int:
@@ -116,7 +119,8 @@ class WorkerView:
     """One worker, as the decision needs it.
 
     in_flight: its batches.  lanes: a mask by lane number of those that it may run; None for all.
-    time: its batch times, where they are measured.  free_at_ns: the expected end of its batches.
+    time: its batch times, where they are measured.  elements_time: the same by the padded elements
+    of a batch, where rows differ in these.  free_at_ns: the expected end of its batches.
     closed: it gets no more batches for now.  overdue_since_ns: the start of a batch that takes so
     long that it may hang, 0 for none; the worker is closed then, and is expected to take as long
     again.
@@ -129,3 +133,4 @@ class WorkerView:
     free_at_ns: int = 0
     closed: bool = False
     overdue_since_ns: int = 0
+    elements_time: ServiceTime | None = None

@@ -7,7 +7,7 @@ for each dynamic dimension of the inputs. So a dimension is padded to less than 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,20 @@ def sizes_of_bucket(bucket: int, most: Sequence[int]) -> list[int]:
     classes = [bucket // _CLASSES**at % _CLASSES for at in range(len(told))]
     bounded = [min(size, 1 << own) for size, own in zip(told, classes, strict=True)]
     return [*bounded, *most[_DIMENSIONS:]]
+
+
+def joined_bucket(buckets: Iterable[int]) -> int:
+    """The bucket that holds rows of all of these: in each dimension the largest. 0, which rows of
+    any size are in, where one of them is 0."""
+    left = [*buckets]
+    if not all(left):
+        return 0
+    found, weight = 0, 1
+    while any(left):
+        found += max([bucket % _CLASSES for bucket in left]) * weight
+        left = [bucket // _CLASSES for bucket in left]
+        weight *= _CLASSES
+    return found
 
 
 class SizeBuckets:

@@ -19,7 +19,6 @@ from batchpool.core.errors import InvalidInput
 from batchpool.core.layout.segments import Layout, lane_layout, worker_layout
 from batchpool.core.layout.stage_numbers import stage_number
 from batchpool.core.scheduler.limits import Limits
-from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.rows import check_rows
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.core.tensors.stages import Stage, stage_spec, stages_of
@@ -142,8 +141,8 @@ class StagedBench:
         batcher = Batcher([], 8)
         self.stages: dict[Stage, ModelQueue] = {}
         for stage in stages_of(self.spec):
-            bucketed = SizeBuckets(stage_spec(self.spec, stage)).many
-            model = ModelQueue("m", Limits(self.max_batch, 0, bucketed=bucketed), stage=stage)
+            limits = Limits(self.max_batch, 0).of_stage(stage_spec(self.spec, stage))
+            model = ModelQueue("m", limits, stage=stage)
             if self.stages:
                 model.follow(list(self.stages.values())[-1])
             self.stages[stage] = model

@@ -37,6 +37,7 @@ from batchpool.core.layout.segments import heartbeats_layout
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.metrics.table import BLOCKS
 from batchpool.core.scheduler.decide import Limits
+from batchpool.core.scheduler.element_budget import RowElements
 from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.core.tensors.spec import Dim, Tensor
 from batchpool.core.tensors.stages import Stage
@@ -281,7 +282,8 @@ def test_models_come_and_go(start: Start) -> None:
         pool.settle()
         found = pool.process.batcher.models[3]
         assert (found.name, found.attempts, found.idempotent) == ("m", 5, False)
-        assert found.limits == Limits(2, 0, bucketed=True)
+        elements = RowElements.of_stage(ragged)
+        assert found.limits == Limits(2, 0, bucketed=True, row_elements=elements)
         pool.send(RemoveModel(3))
         pool.settle()
         assert list(pool.process.batcher.models) == [0]

@@ -79,6 +79,25 @@ def test_batches_of_infer_are_formed_by_the_sizes_of_the_features(bench: StagedB
     assert bench.stages[RUN].metrics.reasons == {"IDLE": 2}
 
 
+def test_few_rows_of_other_sizes_share_a_batch_once_its_times_are_known() -> None:
+    bench = StagedBench(max_batch=8)
+    (worker,) = (w for w in bench.batcher.workers.by_number.values() if w.elements_time)
+    assert worker.elements_time is not None
+    for elements in (16, 64 * 16):  # a call takes a second, its elements hardly anything
+        worker.elements_time.took(elements, SECOND + elements)
+        worker.service_time.took(elements, SECOND + elements)
+    for x in (10, 40, 12):
+        bench.send(x)
+    preprocess(bench)
+    infer(bench)
+    assert bench.stages[RUN].metrics.reasons == {"IDLE": 1}
+    assert bench.stages[RUN].metrics.rows == 3
+    segment = worker.worker_segment
+    assert [b for b in segment.bucket_of[:8] if b] == [6], "up to 64 ids, by which they are cut"
+    assert worker.elements_time.batches == 3
+    bench.close()
+
+
 def test_rows_of_one_batch_keep_the_order_of_service() -> None:
     bench = StagedBench(lanes=2)
     bench.workers[PRE]._worker_segment.ready.set(0)

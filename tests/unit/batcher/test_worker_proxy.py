@@ -186,7 +186,9 @@ def test_a_record_holds_what_the_worker_needs_of_its_rows(proxy: WorkerProxy) ->
 
 
 def test_a_record_holds_the_bucket_that_all_of_its_rows_are_in(proxy: WorkerProxy) -> None:
-    for number, (buckets, told) in enumerate([([9, 9, 9], 9), ([9, 8, 9], 0), ([0, 0, 0], 0)]):
+    for number, (buckets, told) in enumerate(
+        [([9, 9, 9], 9), ([9, 8, 9], 9), ([0, 9, 0], 0), ([0, 0, 0], 0)]
+    ):
         proxy.prepare(rows_of(3, bucket=buckets), DispatchReason.FULL, MS, number)
         assert proxy.worker_segment.bucket_of[number] == told
 

@@ -34,6 +34,13 @@ def three_lanes(spec: ModelSpec) -> dict[int, Lane]:
 SPEC = model(Tensor("x", "int32"), outputs=(Tensor("y", "int32"),))
 
 
+@pytest.fixture(params=[0, 16], ids=["as arrays", "as numbers"])
+def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to so many rows are looked at as plain numbers."""
+    monkeypatch.setattr("batchpool.worker.gather._FEW", request.param)
+
+
+@pytest.mark.usefixtures("few")
 def test_one_part_a_lane() -> None:
     lanes = three_lanes(SPEC)
     found = parts(lanes, (0, 1), (0, 2), (2, 7), (5, 0), (5, 3), (5, 4))
@@ -50,6 +57,7 @@ def test_a_lane_that_is_not_mapped_here() -> None:
         parts(three_lanes(SPEC), (0, 1), (1, 1))
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize(
     ("rows", "extents"),
     [
@@ -63,6 +71,31 @@ def test_a_lane_that_is_not_mapped_here() -> None:
 )
 def test_extents_are_runs_of_neighbours(rows: list[tuple[int, int]], extents: int) -> None:
     assert count_extents(parts(three_lanes(SPEC), *rows)) == extents
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("slots", [(4, 3, 2), (2, 4, 3, 5), (2, 2), (2, 4)])
+def test_slots_that_are_no_neighbours_in_rising_order_are_told_one_by_one(
+    slots: tuple[int, ...],
+) -> None:
+    (found,) = parts(three_lanes(SPEC), *((0, slot) for slot in slots))
+    assert isinstance(found.where, np.ndarray)
+    assert found.where.tolist() == list(slots)
+
+
+TEXT = model(Tensor("x", "bytes", max_bytes=9), outputs=(Tensor("y", "int32"),))
+
+
+def test_texts_of_several_lanes_come_in_the_order_of_the_batch() -> None:
+    lanes = three_lanes(TEXT)
+    for number, lane in lanes.items():
+        texts = [b"%d of %d" % (slot, number) for slot in range(SLOTS)]
+        lane.inputs["x"].store(slice(0, SLOTS), np.array(texts, object))
+    lanes[2].inputs["x"].store(slice(3, 4), np.array([b""], object))
+    found, sizes = load_input(parts(lanes, (0, 1), (0, 2), (2, 3), (5, 6), (5, 4)), "x")
+    assert sizes is None
+    assert found.dtype == object
+    assert found.tolist() == [b"1 of 0", b"2 of 0", b"", b"6 of 5", b"4 of 5"]
 
 
 def test_a_batch_of_one_extent_is_a_view_of_the_lane() -> None:

@@ -215,6 +215,22 @@ def test_one_array_a_row() -> None:
         assert answers.failed == {}
 
 
+def test_runs_of_numbers_are_stored_as_they_are() -> None:
+    ids = Tensor("y", "int32", (Dim(3),))
+    rows = [np.arange(3, dtype=np.int32), np.arange(0, dtype=np.int32)]
+    stored = check(ids, rows).outputs["y"]
+    assert isinstance(stored, list)
+    assert stored[0] is rows[0]
+    assert stored[1] is rows[1]
+    answers = check(ids, [rows[0], np.arange(4, dtype=np.int32)])
+    assert answers.failed == {1: "output 'y' of this row has shape [4]; at most [3] fits"}
+    assert listed(answers) == [[0, 1, 2], []]
+    swapped = np.array([7], np.dtype("int32").newbyteorder())
+    assert listed(check(ids, [rows[0], swapped])) == [[0, 1, 2], [7]]
+    with pytest.raises(ModelError, match="has dtype int64; int32 was expected"):
+        check(ids, [rows[0], np.array([7])])
+
+
 def test_a_row_that_does_not_fit_its_slot_fails_alone() -> None:
     """C22: with what came and what fits."""
     good = np.ones((4, 2), np.int64)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from batchpool.core.scheduler.decide import Decision, Dispatch, Limits, WorkerView, decide
-from batchpool.core.scheduler.element_budget import BucketRows, InputShape
+from batchpool.core.scheduler.element_budget import BucketRows, InputShape, RowElements
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
 from batchpool.core.scheduler.latency_target import cap_of
 from batchpool.core.scheduler.queue import I64, QueueColumn
@@ -22,6 +22,7 @@ NOW = 1_000 * MS
 FAR = NOW + 60_000 * MS
 LANES = 3
 LONGEST = 64
+ROW_ELEMENTS = RowElements((InputShape(1, (0,)),), (LONGEST,))
 Choice = TypeVar("Choice")
 
 
@@ -130,6 +131,13 @@ def _time(choices: _Choices, sizes: tuple[int, ...]) -> ServiceTime | None:
     return time_of(base_ms * MS, row_ms * MS, choices.of([1.02, 1.25, 2.0]), sizes)
 
 
+def _elements_time(choices: _Choices, *, known: bool) -> ServiceTime:
+    """The times by padded elements of a worker whose times are known, or not."""
+    if not known:
+        return ServiceTime()
+    return time_of(choices.of([5, 0, 20]) * MS, choices.of([0.01, 0, 1]) * MS)
+
+
 def _traffic(choices: _Choices) -> ArrivalEstimator | None:
     if choices.of([False] * 5 + [True]):
         return None
@@ -151,7 +159,10 @@ def _workers(choices: _Choices, limits: Limits, *, alike: bool) -> list[WorkerVi
         may = None if lanes is None or not masked else mask(*lanes)
         since = NOW - choices.of([5, 200]) * MS
         closed, since = choices.of([(False, 0)] * 6 + [(True, 0), (True, since)])
-        workers.append(WorkerView(number, in_flight, may, time, free_at, closed, since))
+        view = WorkerView(number, in_flight, may, time, free_at, closed, since)
+        if limits.row_elements is not None and time is not None:
+            view = replace(view, elements_time=_elements_time(choices, known=time.known))
+        workers.append(view)
     return workers
 
 
@@ -162,6 +173,8 @@ def _limits(choices: _Choices, *, target: bool | None) -> Limits:
     wants_target = choices.of([False, True]) if target is None else target
     bucketed, max_elements = choices.of([False, True]), choices.of([0, 0, LONGEST, 7, 3 * LONGEST])
     max_wait_ns, adaptive = choices.of([10, 0, 3, 40]) * MS, choices.of([False, True])
+    spreads = choices.of([False, True]) and not (max_wait_ns or adaptive)
+    joins = choices.of([False, True]) and bucketed and not spreads
     return Limits(
         max_batch,
         max_wait_ns,
@@ -173,7 +186,8 @@ def _limits(choices: _Choices, *, target: bool | None) -> Limits:
         sizes=sizes,
         bucketed=bucketed,
         bucket_rows=bucket_rows_of(max_elements if bucketed else 0, max_batch, sizes),
-        spreads=choices.of([False, True]) and not (max_wait_ns or adaptive),
+        spreads=spreads,
+        row_elements=ROW_ELEMENTS if joins else None,
     )
 
 
@@ -184,7 +198,7 @@ def bucket_rows_of(
     bucket 0 those of any size."""
     if not max_elements:
         return None
-    return BucketRows(max_elements, max_batch, sizes, (InputShape(1, (0,)),), (LONGEST,))
+    return BucketRows(max_elements, max_batch, sizes, ROW_ELEMENTS)
 
 
 def case_of(raw: bytes, *, target: bool | None = None, alike: bool = True) -> Case:
@@ -247,8 +261,8 @@ class Outcome:
         budget = self.limits.bucket_rows
         if budget is None:
             return self.limits.max_batch
-        bucket = self.word(QueueColumn.BUCKET, rows[0])
-        alone = LONGEST if bucket == 0 else 1 << bucket
+        buckets = [self.word(QueueColumn.BUCKET, p) for p in rows]
+        alone = max(LONGEST if bucket == 0 else 1 << bucket for bucket in buckets)
         fit = min(self.limits.max_batch, max(1, budget.max_elements // alone))
         sizes = self.limits.sizes
         return max((n for n in sizes if n <= fit), default=sizes[0]) if sizes else fit

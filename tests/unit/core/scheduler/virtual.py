@@ -13,7 +13,9 @@ from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.background import BackgroundWatch
 from batchpool.core.scheduler.decide import NEVER_NS, Decision, Limits, WorkerView, decide
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
-from batchpool.core.scheduler.queue import I64, Queue
+from batchpool.core.scheduler.queue import I64, Queue, QueueColumn
+from batchpool.core.scheduler.size_buckets import joined_bucket
+from tests.unit.core.scheduler.decisions import ROW_ELEMENTS
 from tests.unit.core.scheduler.queued import MS, names, rows_of
 
 
@@ -34,12 +36,14 @@ class VirtualWorker:
 
     number: int
     time: ServiceTime = field(default_factory=ServiceTime)
+    elements_time: ServiceTime = field(default_factory=ServiceTime)
     free_at_ns: int = 0
     batches: list[Run] = field(default_factory=list)
 
 
 class VirtualPool:
-    """batch_ns: how long n rows take a worker. answered: told of the rows of every batch done."""
+    """batch_ns: how long n rows take a worker. answered: told of the rows of every batch done.
+    element_ns: how much longer each padded element makes a batch."""
 
     def __init__(
         self,
@@ -47,7 +51,9 @@ class VirtualPool:
         batch_ns: Callable[[int], int],
         workers: int = 1,
         answered: Callable[[VirtualPool, I64], None] = lambda pool, rows: None,
+        element_ns: int = 0,
     ) -> None:
+        self.element_ns = element_ns
         self.limits = limits
         self.batch_ns = batch_ns
         self.answered = answered
@@ -99,6 +105,7 @@ class VirtualPool:
             while worker.batches and worker.batches[0].done_ns <= self.now_ns:
                 run = worker.batches.pop(0)
                 worker.time.took(run.rows.shape[1], run.done_ns - run.began_ns)
+                worker.elements_time.took(self._elements(run.rows), run.done_ns - run.began_ns)
                 self.traffic.finished(self.now_ns)
                 self.answered(self, run.rows)
         came = []
@@ -110,7 +117,14 @@ class VirtualPool:
             self.traffic.arrived(rows.shape[1], self.now_ns)
         self.queue.age(self.now_ns)
         seen = [
-            WorkerView(w.number, len(w.batches), None, w.time, max(self.now_ns, w.free_at_ns))
+            WorkerView(
+                w.number,
+                len(w.batches),
+                None,
+                w.time,
+                max(self.now_ns, w.free_at_ns),
+                elements_time=w.elements_time,
+            )
             for w in self.workers
         ]
         beside = bool(len(self.queue)) and self.background.is_beside(self.queue, self.now_ns)
@@ -119,6 +133,12 @@ class VirtualPool:
         )
         self._carry_out(decision)
         return decision.wake_at_ns
+
+    def _elements(self, rows: I64) -> int:
+        """The padded elements of a batch of rows with one dynamic dimension."""
+        n: int = rows.shape[1]
+        elements = ROW_ELEMENTS.of(joined_bucket({*rows[QueueColumn.BUCKET].tolist()}))
+        return n * elements
 
     def _carry_out(self, decision: Decision) -> None:
         view = self.queue.view().copy()
@@ -130,8 +150,9 @@ class VirtualPool:
         for dispatch, at in zip(decision.dispatch, sent, strict=True):
             worker = self.workers[dispatch.worker]
             began_ns = max(self.now_ns, worker.free_at_ns)
-            worker.free_at_ns = began_ns + self.batch_ns(len(at))
             rows = view[:, at]
+            padding_ns = self.element_ns * self._elements(rows)
+            worker.free_at_ns = began_ns + self.batch_ns(len(at)) + padding_ns
             run = Run(rows, dispatch.reason, self.now_ns, began_ns, worker.free_at_ns)
             worker.batches.append(run)
             self.runs.append(run)

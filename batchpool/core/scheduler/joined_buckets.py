@@ -1,0 +1,62 @@
+"""Joining rows of several size buckets in one batch, where only few rows wait.
+
+A small batch of a GPU takes hardly longer than one of a single row: nearly all of its time is what
+a call takes whatever is in it. Where the few rows that wait are of several buckets, a batch for
+each bucket lets the last of them wait for as many such calls. Rows of another bucket ride along
+where the elements that are padded for it take less than half of the time that a call of its own
+would take besides. The times are those of measured batches by their padded elements, so that a
+model whose time is in its elements, as most are on a CPU, keeps its buckets apart.
+
+Where more rows wait than half of a full batch, each bucket has company of its own, and is apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from batchpool.core.scheduler.estimators import ServiceTime
+from batchpool.core.scheduler.limits import Limits
+from batchpool.core.scheduler.queue import I64
+from batchpool.core.scheduler.size_buckets import joined_bucket
+
+_SHARE = 0.5  # of a call's fixed time that padding may take to save it
+_FEW = 2  # so many times the rows that wait fit into a full batch
+
+
+def with_other_buckets(
+    rows: npt.NDArray[Any],
+    waiting: npt.NDArray[Any],
+    buckets: I64,
+    most: int,
+    limits: Limits,
+    time: ServiceTime | None,
+) -> npt.NDArray[Any]:
+    """The rows of a batch, rising: `rows`, and all that wait of each bucket that may join them.
+
+    rows: positions of one bucket's rows that are to leave together, all of it. waiting: of all that
+    the worker may run. buckets: of every position. most: rows of a batch for this worker. time: of
+    the worker's batches by their padded elements; None where these are not measured.
+    """
+    elements = limits.row_elements
+    if elements is None or time is None or not time.row_ns or len(rows) == len(waiting):
+        return rows
+    if _FEW * len(waiting) > limits.max_batch:
+        return rows
+    own = buckets[waiting]
+    bucket, n, joined = buckets.item(rows[0]), len(rows), [rows]
+    for other in dict.fromkeys(own.tolist()):
+        if other == bucket:
+            continue
+        theirs = waiting[own == other]
+        both, more = joined_bucket((bucket, other)), len(theirs)
+        if n + more > min(most, limits.most_rows(both)):
+            continue
+        apart = n * elements.of(bucket) + more * elements.of(other)
+        padding_ns = ((n + more) * elements.of(both) - apart) * time.row_ns
+        if padding_ns < _SHARE * time.base_ns:
+            bucket, n = both, n + more
+            joined.append(theirs)
+    return rows if len(joined) == 1 else np.sort(np.concatenate(joined))

@@ -142,6 +142,14 @@ def test_no_more_than_the_window_is_under_way(window: int) -> None:
     assert lanes.most_held <= window
 
 
+@pytest.mark.parametrize("window", [1, 2, 5])
+def test_no_more_than_the_window_is_read_ahead(window: int) -> None:
+    read: list[Any] = []
+    rows = (read.append(row) or row for row in X)  # type: ignore[func-returns-value]
+    for yielded, _ in enumerate(Lanes().map(rows, window=window)):
+        assert len(read) - yielded <= window
+
+
 @pytest.mark.parametrize("refusal", [Overloaded("full", 300), NotReady("none"), Draining("later")])
 def test_a_refusal_is_waited_out(refusal: PoolError) -> None:
     lanes = Lanes()

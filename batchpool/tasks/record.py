@@ -111,8 +111,8 @@ def partition_for(key: bytes, submitted_ms: int, seed: int) -> int:
 
 
 def submission_time(said_ms: int, now_ms: int) -> int:
-    """When a task was submitted, by the clock of its store. said_ms: by that of its front end, whose
-    machine's clock may be wrong: more than a minute ago, or the future, is no such time."""
+    """When a task was submitted, by the clock of its store. said_ms: by that of its front end, the
+    machine of which may be wrong: more than a minute ago, or the future, is no such time."""
     return said_ms if -_FUTURE_MOST_MS <= now_ms - said_ms <= _PAST_MOST_MS else now_ms
 
 

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
+from batchpool.core.errors import TooLarge
 from batchpool.tasks.letter_box import LETTER_SHARE, LETTERS_MOST
 from batchpool.tasks.record import (
     LOSSES_MOST,
@@ -20,6 +22,7 @@ from batchpool.tasks.record import (
     Ended,
     Reclaimed,
     StoreLimits,
+    TaskState,
     Want,
 )
 from batchpool.tasks.redis_cells import Cells
@@ -29,10 +32,13 @@ from batchpool.tasks.redis_keys import LETTERS
 from batchpool.tasks.redis_link import Command
 from batchpool.tasks.redis_scripts import script
 from batchpool.tasks.store import StoreAway
+from batchpool.tasks.task_rows import error_answer
 
 _FAR_EVERY = 4
 _RECLAIMED_AT_ONCE = 256  # of one partition
 RUNNING = b"1:"
+# Half of what a server takes as one value (proto-max-bulk-len) unless it is told otherwise.
+MOST_BODY_BYTES = 256 * 2**20
 
 
 class RedisClaims:
@@ -156,7 +162,9 @@ class RedisClaims:
     # -- ending -------------------------------------------------------------------------
 
     def finish(self, ends: Sequence[Ended], now_ms: int) -> list[bool]:
-        """End claimed tasks; False for one that is no longer that claim's."""
+        """End claimed tasks; False for one that is no longer that claim's. A result that the server
+        does not take has failed: sent again and again it would keep all others from ending."""
+        ends = [end if len(end.answer.body) <= MOST_BODY_BYTES else _too_large(end) for end in ends]
         letters = self.letter_numbers(sum(end.is_letter for end in ends))
         more = [
             (
@@ -214,3 +222,14 @@ class RedisClaims:
             if self._held.get(identifier, ("", -1))[1] == claim:
                 del self._held[identifier]
         return [reply == 1 for reply in replies]
+
+
+def _too_large(end: Ended) -> Ended:
+    error = TooLarge(
+        f"the result takes {len(end.answer.body)} bytes; at most {MOST_BODY_BYTES} are kept in"
+        " tasks_store: send fewer rows, or ask for fewer outputs"
+    )
+    return structs.replace(
+        end, state=TaskState.FAILED, answer=error_answer(error), code=error.code,
+        error=error.message, is_letter=True,
+    )  # fmt: skip

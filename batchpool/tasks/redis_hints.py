@@ -16,7 +16,7 @@ _RIGHTS = "; the documentation of tasks lists the rights that the user needs (AC
 
 
 def advice(exc: BaseException, address: StoreAddress) -> str:
-    """What may be behind this error, to be written after it; "" for one that speaks for itself."""
+    """A likely cause of this error, to be written after it; "" for one that speaks for itself."""
     errors = redis.exceptions
     text = str(exc)
     if isinstance(exc, errors.AuthenticationError | errors.AuthenticationWrongNumberOfArgsError):

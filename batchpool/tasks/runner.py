@@ -103,13 +103,9 @@ class Runner:
                 call.cancel()
 
     @property
-    def running(self) -> int:
-        """Calls in flight."""
-        return len(self._calls)
-
-    def running_ids(self) -> set[str]:
-        """The tasks of these calls."""
-        return {identifier for ids in self._calls.values() for identifier in ids}
+    def running(self) -> list[Sequence[str]]:
+        """The tasks of each call in flight; none for claims that are no calls yet."""
+        return list(self._calls.values())
 
     async def reclaim(self) -> None:
         """Take over what owners that have vanished had claimed."""

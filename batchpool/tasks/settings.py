@@ -9,6 +9,7 @@ from typing import Any
 from batchpool.tasks.record import StoreLimits
 
 _MIB = 2**20
+_SERVER_MOST_MIB = 256  # as one value; servers break connections that send 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,9 @@ class TaskSettings:
     @classmethod
     def of(cls, server: Mapping[str, Any]) -> TaskSettings:
         """Those of the configuration's [server]."""
+        most_mib = server["task_max_body_mib"]
+        if server["tasks_store"]:
+            most_mib = min(most_mib, _SERVER_MOST_MIB)
         return cls(
             StoreLimits(
                 open=server["tasks_max"],
@@ -41,7 +45,7 @@ class TaskSettings:
                 evict_on_read=server["task_evict_on_read"],
                 share=server["tasks_caller_share"],
             ),
-            most_body_bytes=server["task_max_body_mib"] * _MIB,
+            most_body_bytes=most_mib * _MIB,
             max_age_ms=int(server["task_max_age_s"] * 1000),
             attempts=server["task_attempts"],
             client_slots=server["client_slots"],

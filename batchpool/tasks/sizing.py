@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from batchpool.core.errors import ConfigError
 
 # CPU of one task (us): submitted, waited for and collected over HTTP.
-FRONT_END_US, TASK_PROCESS_US, OTHERS_US = 472, 407, 53
-REDIS_US = 160  # put, claimed, ended, collected, with appendfsync everysec
+FRONT_END_US, TASK_PROCESS_US, OTHERS_US = 200, 230, 40
+REDIS_US = 130  # put, claimed, ended, collected, with appendfsync everysec, 16 at a time
 # Bytes of a task beside its bodies, and the part by which an allocator rounds those up.
 REDIS_RECORD_BYTES, REDIS_ROUNDING = 2400, 1.25
 DISK_RECORD_BYTES, PAGE_BYTES = 512, 4096

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from itertools import chain
 
 from batchpool.tasks.alerts import Alerts
 from batchpool.tasks.committer import Committer
@@ -75,7 +76,8 @@ class Upkeep:
     async def hear_ends(self, *, with_running: bool = False) -> None:
         """Tell those who wait here of ends in other pools; many of them in turns. with_running: of
         tasks that run here, too, which only a caller who takes one back there can end."""
-        here = set() if with_running else self._runner.running_ids()
+        running = [] if with_running else self._runner.running
+        here = set(chain.from_iterable(running))
         ids = [identifier for identifier in self._ends.ids() if identifier not in here]
         if not ids:
             return

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from batchpool.tasks import redis_claims
-from batchpool.tasks.record import Again
+from batchpool.tasks.record import Again, Ended, TaskAnswer, TaskState
 from batchpool.tasks.redis_forms import number, state_of, text
 from batchpool.tasks.redis_store import RedisStore
 from batchpool.tasks.store import StoreAway
@@ -183,6 +183,29 @@ def test_an_ended_task_that_still_has_a_deadline_keeps_no_sweep_from_its_end(
     assert found.ended == ()
     assert server.say("ZCARD", "bp:{0}:until") == b":1\r\n", "that of the open task, in its place"
     assert len(store.sweep(LATE).ended) == 1
+
+
+def test_a_result_that_no_server_takes_fails_its_task_and_keeps_no_other_from_its_end(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batchpool.tasks.redis_claims.MOST_BODY_BYTES", 10)
+    store = RedisStore(server.address, LIMITS, lambda: NOW, 600.0)
+    store.put([new(1), new(2)], NOW)
+    large, small = claimed(store)
+    answer = TaskAnswer(200, (), bytes(11))
+    ends = [Ended(large.id, large.claim, TaskState.DONE, answer), done(small)]
+    assert store.finish(ends, NOW) == [True, True]
+    failed, good = store.collect([large.id, small.id], NOW)
+    assert failed is not None
+    assert failed.answer is not None
+    assert (failed.form.state, failed.form.code, failed.answer.status) == (
+        "failed", "too_large", 413,
+    )  # fmt: skip
+    assert "takes 11 bytes; at most 10 are kept" in failed.form.error
+    assert good is not None
+    assert good.form.state == "done"
+    (kept,) = store.letters("", "too_large", 0, 9, (), whole=True)
+    assert kept.input == b"input"
 
 
 def test_what_one_partition_fails_with_is_told_with_its_key(

@@ -296,7 +296,7 @@ def test_a_sign_of_life_from_the_future_is_none(box: Open, server: RedisServer) 
 def test_claims_end_and_come_back_whatever_somebody_has_done_to_their_index(
     box: Open, server: RedisServer
 ) -> None:
-    """Who runs a task is told by its record; what is renewed is in the index again."""
+    """The owner of a task is told by its record; what is renewed is in the index again."""
     one, other = box(), box(lease_s=0.0)
     one.put([new(1), new(2)], NOW)
     first, second = claimed(one)

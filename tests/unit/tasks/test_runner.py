@@ -137,7 +137,7 @@ def test_no_more_rows_are_in_flight_than_keep_the_workers_busy() -> None:
         desk.engine.gate.clear()
         ids = [await desk.submit([i]) for i in range(60)]
         async with running(desk):
-            await desk.until(lambda: desk.runner.running >= 4)
+            await desk.until(lambda: len(desk.runner.running) >= 4)
             for _ in range(20):
                 await asyncio.sleep(0.001)
             states = [desk.state(identifier) for identifier in ids]

@@ -25,12 +25,12 @@ def test_workers_boxes_and_cores() -> None:
     assert found["rows a worker runs"] == 4000
     assert found["workers needed"] == 1
     assert found["load of the workers given"] == 0.25
-    assert found["boxes for the task processes"] == 1  # 0.407 of 0.7
-    assert found["cores of all boxes"] == pytest.approx(0.932)
+    assert found["boxes for the task processes"] == 1  # 0.23 of 0.7
+    assert found["cores of all boxes"] == pytest.approx(0.47)
     more = numbers(replace(DEMAND, rate=9000, workers=2, boxes=3))
     assert more["workers needed"] == 4  # 3.2
-    assert more["boxes for the task processes"] == 6  # 5.2
-    assert more["boxes needed"] == 6
+    assert more["boxes for the task processes"] == 3  # 2.96
+    assert more["boxes needed"] == 3
     assert more["load of the workers given"] == 0.375  # 9,000 of 24,000
     assert numbers(replace(DEMAND, rate=2900))["boxes needed"] == 2, "2,900 of 2,800 rows/s"
 
@@ -57,7 +57,7 @@ def test_results_that_nobody_reads_are_what_costs() -> None:
 
 def test_servers_and_their_network() -> None:
     found = numbers(replace(DEMAND, rate=10_000))
-    assert found["Redis servers (shards)"] == 3  # 1.6 s of CPU a second, 0.6 each: 2.7
+    assert found["Redis servers (shards)"] == 3  # 1.3 s of CPU a second, 0.6 each: 2.2
     # 10,000 / 3 x 2 x 3,584 bytes
     assert found["network of each server"] == pytest.approx(23.893, abs=0.001)
 
@@ -118,7 +118,7 @@ def test_the_documents_show_what_it_prints(capsys: pytest.CaptureFixture[str]) -
 
 def test_too_few_boxes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WORDS, "--rate", "9000", "--boxes", "2"]) == 1
-    assert "2 of 6 boxes" in capsys.readouterr().out
+    assert "2 of 4 boxes" in capsys.readouterr().out
 
 
 def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -178,7 +178,7 @@ def test_what_runs_here_is_looked_at_once_a_second_and_not_ten_times(
         monkeypatch.setattr(desk.store, "look", counting)
         async with running(desk):
             identifier = await desk.submit([7])
-            await desk.until(lambda: identifier in desk.runner.running_ids())
+            await desk.until(lambda: [identifier] in map(list, desk.runner.running))
             with desk.ends.waiting([identifier, "elsewhere"]) as ended:
                 await desk.upkeep.hear_ends()
                 assert looked == ["elsewhere"]

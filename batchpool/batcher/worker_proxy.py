@@ -162,7 +162,7 @@ class WorkerProxy:
             self.reserved_tokens += tokens
         else:
             bucket = int(rows[QueueColumn.BUCKET, 0])
-            if least(rows[QueueColumn.BUCKET]) != largest(rows[QueueColumn.BUCKET]):
+            if bucket and least(rows[QueueColumn.BUCKET]) != largest(rows[QueueColumn.BUCKET]):
                 bucket = joined_bucket({*rows[QueueColumn.BUCKET].tolist()})
             worker_segment.bucket_of[record] = bucket
         worker_segment.row_lane[record, :n] = rows[QueueColumn.LANE]
@@ -245,9 +245,8 @@ class WorkerProxy:
     def reset_service_time(self, sizes: tuple[int, ...]) -> None:
         """Forget the measured times. sizes: the batch sizes that the model accepts; () for any."""
         self.service_time = ServiceTime(sizes)
-        if self.elements_time is not None:
-            self.elements_time = ServiceTime()
         self._view = None
+        self.measure_elements(self.row_elements)
 
     def measure_elements(self, row_elements: RowElements | None) -> None:
         """Measure batches by their padded elements too, unless row_elements is None."""

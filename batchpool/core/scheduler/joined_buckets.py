@@ -3,9 +3,10 @@
 A small batch of a GPU takes hardly longer than one of a single row: nearly all of its time is what
 a call takes whatever is in it. Where the few rows that wait are of several buckets, a batch for
 each bucket lets the last of them wait for as many such calls. Rows of another bucket ride along
-where the elements that are padded for it take less than half of the time that a call of its own
-would take besides. The times are those of measured batches by their padded elements, so that a
-model whose time is in its elements, as most are on a CPU, keeps its buckets apart.
+where the elements that are padded for it take less than a quarter of the time that a call of its
+own would take besides: a call of which the CPU prepares the next one meanwhile costs less than its
+whole time. The times are those of measured batches by their padded elements, so that a model whose
+time is in its elements, as most are on a CPU, keeps its buckets apart.
 
 Where more rows wait than half of a full batch, each bucket has company of its own, and is apart.
 """
@@ -22,7 +23,7 @@ from batchpool.core.scheduler.limits import Limits
 from batchpool.core.scheduler.queue import I64
 from batchpool.core.scheduler.size_buckets import joined_bucket
 
-_SHARE = 0.5  # of a call's fixed time that padding may take to save it
+_SHARE = 0.25  # of a call's fixed time that padding may take to save it
 _FEW = 2  # so many times the rows that wait fit into a full batch
 
 

@@ -78,7 +78,7 @@ def test_extents_are_runs_of_neighbours(rows: list[tuple[int, int]], extents: in
 def test_slots_that_are_no_neighbours_in_rising_order_are_told_one_by_one(
     slots: tuple[int, ...],
 ) -> None:
-    (found,) = parts(three_lanes(SPEC), *((0, slot) for slot in slots))
+    found, _ = parts(three_lanes(SPEC), *((0, slot) for slot in slots), (2, 1))
     assert isinstance(found.where, np.ndarray)
     assert found.where.tolist() == list(slots)
 

@@ -42,20 +42,20 @@ def joined(
     return found
 
 
-def test_few_rows_join_where_padding_takes_less_than_half_of_a_call() -> None:
+def test_few_rows_join_where_padding_takes_less_than_a_quarter_of_a_call() -> None:
     assert joined(5, 4, 5, 4) == [0, 1, 2, 3]
-    # Rows of 16 padded to 32 elements: 31 of them take 496 us, 32 of them 512.
+    # Rows of 16 padded to 32 elements: 15 of them take 240 us, 16 of them 256.
     wide = Limits(128, 0, bucketed=True, row_elements=ROW_ELEMENTS)
-    assert joined(5, *[4] * 31, limits=wide, most=128) == [*range(32)]
-    assert joined(5, *[4] * 32, limits=wide, most=128) == [0]
+    assert joined(5, *[4] * 15, limits=wide, most=128) == [*range(16)]
+    assert joined(5, *[4] * 16, limits=wide, most=128) == [0]
     assert joined(4, 5, limits=wide) == [0, 1], "and the other way round"
 
 
 def test_a_bucket_that_costs_too_much_is_left_out_and_the_next_one_joins() -> None:
-    slow = time_of(MS, 20 * US)
+    slow = time_of(MS, 15 * US)
     assert joined(4, 6, 5, time=slow) == [0, 2]
     assert joined(4, 5, 6, time=slow) == [0, 1], "with both it would be wider still"
-    assert joined(4, 5, 6, time=time_of(MS, 6 * US)) == [0, 1, 2], "384 us more than 4 and 5 take"
+    assert joined(4, 5, 6, time=time_of(MS, 3 * US)) == [0, 1, 2], "192 us more than 4 and 5 take"
 
 
 @pytest.mark.parametrize("time", [None, ServiceTime(), time_of(0, US), time_of(MS, 0)])

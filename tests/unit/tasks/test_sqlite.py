@@ -171,6 +171,18 @@ def test_tasks_that_come_together_are_each_told_what_they_are(store: SqliteStore
     assert store.counts().tasks == {"m": {"done": 100}}
 
 
+def test_a_sweep_gives_the_disk_back_what_is_free_at_once(store: SqliteStore) -> None:
+    """In few transactions, each of which waits for the disk."""
+    store.put([new(i, 6000) for i in range(400)], 1)
+    run(store, n=400)
+    free, sweeps = [], 0
+    while store.sweep(10**6).more:
+        sweeps += 1
+        free.append(store._free_pages)
+    assert sweeps <= 2, free
+    assert store._free_pages <= 128
+
+
 def test_tasks_that_come_together_have_turns_as_if_they_came_one_after_another(
     store: SqliteStore,
 ) -> None:

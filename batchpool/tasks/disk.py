@@ -58,8 +58,7 @@ class Disk:
         """True while new tasks are refused or the next group may bring that about, or less is in
         reserve than should be."""
         free, total = self._free()
-        is_near = free < _kept_free(total) + _GROUP_BYTES
-        return not (self.has_room() and self._is_whole) or is_near
+        return free < _kept_free(total) + _GROUP_BYTES or not self._is_whole
 
     def growth(self) -> int:
         """Bytes that what is kept may take in addition, so that enough is left for the log."""

@@ -1,6 +1,6 @@
 """New tasks on their way into the database: known ones, limits, and rows that go in together.
 
-Everything here runs inside a transaction of the store. A statement takes up to 32 rows, since each
+Everything here runs inside a transaction of the store. A statement takes up to 64 rows, since each
 one costs the thread of the store a change of hands with the event loop.
 """
 
@@ -126,18 +126,22 @@ class Intake:
 
     def _add(self, tasks: Sequence[NewTask], now_ms: int) -> None:
         values: list[object] = []
+        origins: Counter[tuple[str, str]] = Counter()
+        held: Counter[str] = Counter()
         for task in tasks:
             is_long = len(task.input) > LONG_BYTES
-            is_idle = not self._account.has_open(task.holder)
+            holder = task.holder
+            is_idle = holder not in held and not self._account.has_open(holder)
             turn = self._turns.join(task.model, task.caller, task.rows, is_idle=is_idle)
             values += insert_values(task, now_ms, turn, is_long=is_long)
+            origins[task.model, holder] += 1
+            held[holder] += size_of(task.input)
         inserted = self._db.execute(_INSERTS[len(tasks)], values)
         assert inserted.lastrowid is not None
         self._fresh.add(inserted.lastrowid - len(tasks) + 1, tasks)
-        origins = Counter([(task.model, task.holder) for task in tasks])
         for (model, origin), n in origins.items():
             self._account.add(model, TaskState.QUEUED, origin, n)
-        for task in tasks:
-            self._account.shares.add(task.holder, size_of(task.input))
+        for origin, size in held.items():
+            self._account.shares.add(origin, size)
         sizes = [len(task.input) for task in tasks]
         self.new_bytes += sum([size for size in sizes if size <= LONG_BYTES])

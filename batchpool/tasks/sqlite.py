@@ -64,7 +64,8 @@ from batchpool.tasks.turns import Turns
 _LOG = logging.getLogger("batchpool.tasks")
 _SWEPT_AT_ONCE = 512
 _TAKEN_OVER_AT_ONCE = 512
-_VACUUM_PAGES = 1024  # that are given back to the disk at a time
+_VACUUM_PAGES = 512  # that are given back to the disk at a time
+_VACUUM_PAGES_SHORT = 1  # the same while the disk is short: each passes through the log
 _FREE_PAGES = 128  # that stay, to be used again
 
 
@@ -317,8 +318,12 @@ class SqliteStore:
         with self.group():
             found = self._expiry.sweep(most, now_ms)
         if self._free_pages > _FREE_PAGES:
+            most = _VACUUM_PAGES_SHORT if self._disk.is_short else _VACUUM_PAGES
             with self.group():
-                self._db.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+                for _ in range(min(most, self._free_pages - _FREE_PAGES)):
+                    # One page, whatever number it says: Python makes one step of a statement
+                    # without columns, and each step gives back one page.
+                    self._db.execute("PRAGMA incremental_vacuum(1)").fetchall()
             self._pages()
         if self._free_pages > _FREE_PAGES:
             found = replace(found, more=True)

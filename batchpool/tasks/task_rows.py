@@ -33,7 +33,7 @@ _FINISH_ALL = (
     " headers = column7, body = column8, input = NULL, input_file = 0 FROM (VALUES {})"
     " WHERE n = column9"
 )
-AT_ONCE = (32, 8, 1)  # rows of one statement: few sizes, so that they stay prepared
+AT_ONCE = (64, 32, 16, 8, 4, 2, 1)  # rows of one statement; each of these stays prepared
 FINISH_ALL = {
     n: _FINISH_ALL.format(", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * n)) for n in AT_ONCE
 }

@@ -171,6 +171,29 @@ def test_tasks_that_come_together_are_each_told_what_they_are(store: SqliteStore
     assert store.counts().tasks == {"m": {"done": 100}}
 
 
+def test_a_sweep_gives_the_disk_back_what_is_free_at_once(store: SqliteStore) -> None:
+    """In few transactions, each of which waits for the disk."""
+    store.put([new(i, 6000) for i in range(400)], 1)
+    run(store, n=400)
+    free, sweeps = [], 0
+    while store.sweep(10**6).more:
+        sweeps += 1
+        free.append(store._free_pages)
+    assert sweeps <= 2, free
+    assert store._free_pages <= 128
+
+
+def test_tasks_that_come_together_have_turns_as_if_they_came_one_after_another(
+    store: SqliteStore,
+) -> None:
+    """However many of a caller's are added with one statement, another one has his in between."""
+    many = [structs.replace(new(i), caller="many") for i in range(40)]
+    store.put(many, 1)
+    store.put([structs.replace(new(40 + i), caller="few") for i in range(2)], 1)
+    order = [task.id for task in store.claim([Want("m", 4, 2**30)], 1)]
+    assert order == [new(i).id for i in (0, 40, 1, 41)]
+
+
 def test_a_claim_reads_only_the_tasks_that_it_takes(store: SqliteStore) -> None:
     """However many wait: in turns by the index."""
     (plan,) = store._db.execute(f"EXPLAIN QUERY PLAN {NEXT}", ("m", 5)).fetchall()

@@ -49,6 +49,7 @@ def test_the_empty_file_is_the_defaults() -> None:
         "tasks_lease_s": 10.0,
         "tasks_max": 1_000_000,
         "tasks_max_mib": 4096,
+        "tasks_caller_share": 0.75,
         "task_max_body_mib": 64,
         "task_result_ttl_s": 3600.0,
         "task_evict_on_read": True,

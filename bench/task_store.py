@@ -1,0 +1,111 @@
+"""CPU of the store of tasks alone, by the size of its groups; of two checkouts in turns.
+
+    python -m bench.task_store [--groups 18 64 128] [--turns 4] [--against CHECKOUT] [--save FILE]
+
+A task of 2 KB is put and claimed, ends with 2 KB, is marked as read and dropped: in three
+transactions of a group each, as the task process makes them. CPU is that of the process, with the
+making of the tasks; the wall clock counts nowhere, so that other programs disturb it less. Each
+figure is of a process of its own, and checkouts take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).parents[1]
+_TASKS = 7000  # of one figure
+_BODY_BYTES = 2100
+_TICK_MS = 1000
+
+
+def cpu_us_per_task(group: int) -> float:
+    """CPU of one task (us), in groups of so many."""
+    from batchpool.tasks.record import Ended, NewTask, StoreLimits, TaskAnswer, TaskState, Want
+    from batchpool.tasks.record import task_id as new_id
+    from batchpool.tasks.sqlite import SqliteStore
+
+    limits = StoreLimits(10**6, 2**32, 3_600_000, 60_000, evict_on_read=True)
+    body = os.urandom(_BODY_BYTES)
+    answer = TaskAnswer(200, ((b"content-type", b"application/octet-stream"),), body)
+    rounds = _TASKS // group
+    with tempfile.TemporaryDirectory(prefix="bp-task-store-") as folder:
+        store = SqliteStore(Path(folder) / "tasks", limits)
+        begun_s = time.process_time()
+        for number in range(rounds):
+            now = 10**12 + _TICK_MS * number
+            with store.group():
+                new = [
+                    NewTask(
+                        new_id(now, os.urandom(16)), "m", 1, body, b"form", f"client {i % 4}", "",
+                        now, now + 10**9,
+                    )
+                    for i in range(group)
+                ]  # fmt: skip
+                store.put(new, now)
+                tasks = store.claim([Want("m", group, 2**30)], now)
+            with store.group():
+                ends = [Ended(task.id, task.claim, TaskState.DONE, answer) for task in tasks]
+                if len(ends) != group or not all(store.finish(ends, now)):
+                    raise SystemExit("a task was not claimed, or its end was refused")
+            with store.group():
+                store.mark_read([task.id for task in tasks], now)
+            while store.sweep(now).more:
+                pass
+        used_s = time.process_time() - begun_s
+        store.close()
+    return used_s / (rounds * group) * 1e6
+
+
+def _of(checkout: Path, group: int) -> float:
+    """The figure of a checkout, in a process of its own."""
+    command = [sys.executable, __file__, "--one", str(checkout), "--groups", str(group)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(found.stdout)
+
+
+def _use(checkout: str) -> None:
+    """Import the package of this checkout, also where another one is installed to be edited."""
+    sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in repr(f).lower()]
+    sys.path.insert(0, checkout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--groups", type=int, nargs="+", default=[18, 64, 128])
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--save", metavar="FILE.json")
+    args = parser.parse_args()
+    if args.one:
+        _use(args.one)
+        print(cpu_us_per_task(args.groups[0]))
+        return
+    from bench.support.machine import report
+
+    checkouts = {"this": _ROOT} | ({"against": args.against} if args.against else {})
+    rows: dict[str, Any] = {}
+    for group in args.groups:
+        figures: dict[str, list[float]] = {name: [] for name in checkouts}
+        for turn in range(args.turns):
+            for name in list(checkouts)[:: -1 if turn % 2 else 1]:
+                figures[name].append(round(_of(checkouts[name], group), 1))
+        rows[f"groups of {group}"] = {
+            name: {"median_us": statistics.median(of), "least_us": min(of), "most_us": max(of)}
+            for name, of in figures.items()
+        }
+    report("the store of tasks alone, CPU a task", rows, args.save)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 _MMAPPED_BYTES = 4 << 20  # a block so large takes longer to fill than to map
 _KEPT_BYTES = 8 << 20
-_FREE_BYTES = 32 << 20
+_FREE_BYTES = 4 << 20
 
 _C = ctypes.CDLL(None)
 
@@ -34,17 +35,20 @@ class _MallocFigures(ctypes.Structure):
 
 def return_large_blocks() -> None:
     """Give blocks of 4 MiB and more back to the system when they are freed, and what is free at the
-    end of the heap beyond 8 MiB. Does nothing for a C library without `mallopt`."""
+    end of the heap beyond 8 MiB. Call it before any thread is started: all of them share one heap
+    then, since `mallinfo2` tells of no other one, so that what they freed would stay. Does nothing
+    for a C library without `mallopt`."""
     try:
         mallopt = _C.mallopt
     except AttributeError:
         return
     mallopt(_M_MMAP_THRESHOLD, _MMAPPED_BYTES)
     mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+    mallopt(_M_ARENA_MAX, 1)
 
 
 def return_free_memory() -> None:
-    """Give the whole pages that are free within the heap back to the system, if 32 MiB are free.
+    """Give the whole pages that are free within the heap back to the system, if 4 MiB are free.
 
     What stands behind a freed block keeps it in the heap: after many bodies of many sizes a heap
     of 600 MiB may hold 30 MiB. Takes 40 us per MiB that is given back, and 0.1 ms where all is

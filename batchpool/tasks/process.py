@@ -37,6 +37,7 @@ from batchpool.control.edges import TO_TASK_PROCESS
 from batchpool.control.task_messages import SetTasks, StartTasks, TasksFailed, TasksServing
 from batchpool.log import setup
 from batchpool.process import bootstrap
+from batchpool.process.heap import return_free_memory, return_large_blocks
 from batchpool.shm.heartbeat import Heartbeats, beat_interval_ns
 from batchpool.shm.stats.tracebacks import Tracebacks
 from batchpool.tasks.alerts import Alerts
@@ -56,12 +57,14 @@ from batchpool.tasks.upkeep import Upkeep
 
 _LOG = logging.getLogger("batchpool.tasks")
 _EXIT_OK, _EXIT_FAILED = 0, 1
+_RETURN_MEMORY_S = 5.0
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the task process; returns its exit status."""
     args = bootstrap.arguments("tasks", argv)
     bootstrap.start(args.parent)
+    return_large_blocks()
     bootstrap.log_to_stderr("tasks", args)
     channel = bootstrap.control_channel(args.control_fd)
     try:
@@ -127,6 +130,7 @@ class TaskProcess:
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
         loop.add_reader(self._channel.fileno(), self._hear)
         self._beat()
+        self._return_memory()
         metrics, clock_ms = TaskMetrics(), self._clock_ms
         ends = Ends(is_alone=not self._store.lease_s)
         committer = Committer(self._store, clock_ms, metrics.committed)
@@ -190,6 +194,11 @@ class TaskProcess:
         self._heartbeats.beat(self._start.heartbeat, time.monotonic_ns())
         interval_s = beat_interval_ns(self._stall_timeout_s) / 1e9
         asyncio.get_running_loop().call_later(interval_s, self._beat)
+
+    def _return_memory(self) -> None:
+        """Give back what tasks and files that have gone held."""
+        return_free_memory()
+        asyncio.get_running_loop().call_later(_RETURN_MEMORY_S, self._return_memory)
 
     def _hear(self) -> None:
         try:

@@ -48,7 +48,7 @@ from typing import Any
 from bench.chaos.load import MODEL
 from bench.chaos.strikes import is_alive
 from bench.chaos.tagged import BEATS
-from bench.hostile.control import Used, controls
+from bench.hostile.control import Used, controls, end_soon
 from bench.hostile.http_kinds import HTTP_KINDS
 from bench.hostile.local_kinds import LOCAL_KINDS
 from bench.hostile.standing import Standing, memory_curve, more, settled
@@ -224,6 +224,7 @@ def hostile(served: Served, names: Sequence[str], uid: int) -> Iterator[Stranger
         for (_, process), then in zip(processes, before, strict=True):
             if process.poll() is None:
                 strangers.used.append(Used.of(process.pid).since(then))
+        end_soon([process for _, process in processes])
         for name, process in processes:
             try:
                 out, _ = process.communicate(timeout=60)

@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-_PERIOD_S = 0.02
+_PERIOD_S = 0.1  # to look at the clocks more often would use more time than most of them do
 _PIECE = bytes(1 << 14)
 
 
@@ -53,25 +53,37 @@ def stand_last() -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
+def end_soon(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Close the standard inputs of such processes, all at once, and let them have processors: on a
+    busy machine they would take minutes to end."""
+    for process in processes:
+        if process.stdin is not None:
+            process.stdin.close()
+            process.stdin = None
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+            os.sched_setscheduler(process.pid, os.SCHED_OTHER, os.sched_param(0))
+
+
 def main(argv: Sequence[str]) -> int:
     """Use the processors until the standard input ends; returns the exit status."""
     user_share, system_share = map(float, argv)
-    stand_last()
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
         sender = socket.create_connection(listener.getsockname())
         receiver, _ = listener.accept()
-    begun_s = time.monotonic()
+    begun_s, begun = time.monotonic(), os.times()
     print(json.dumps("begins"), flush=True)
+    stand_last()
     while not select.select([sys.stdin], [], [], 0)[0]:
         elapsed_s = time.monotonic() - begun_s
         times = os.times()
-        if times.system < system_share * elapsed_s:
+        if times.system - begun.system < system_share * elapsed_s:
             _send(sender, receiver, times.system + _PERIOD_S * system_share)
-        elif times.user < user_share * elapsed_s:
+        elif times.user - begun.user < user_share * elapsed_s:
             _compute(time.thread_time() + _PERIOD_S * user_share)
         else:
             time.sleep(_PERIOD_S / 2)
-    print(json.dumps(time.process_time()))
+    ended = os.times()
+    print(json.dumps(ended.user + ended.system - begun.user - begun.system))
     return 0
 
 
@@ -106,6 +118,7 @@ def controls(used: Sequence[Used], seconds: float) -> Iterator[list[float]]:
     try:
         yield found
     finally:
+        end_soon(processes)
         for process in processes:
             out, _ = process.communicate(timeout=60)
             found.append(json.loads(out.splitlines()[-1]))

@@ -36,7 +36,6 @@ def main(argv: Sequence[str]) -> int:
     """Run one kind until the standard input ends; returns the exit status."""
     kind, where, model, *uid = argv
     act = {**LOCAL_KINDS, **HTTP_KINDS, **STORE_KINDS}[kind]
-    stand_last()
     if uid:  # only now, for the interpreter's files may be readable for root alone
         os.setgroups([])
         os.setgid(int(uid[0]))
@@ -44,6 +43,7 @@ def main(argv: Sequence[str]) -> int:
     rounds, refusals = 0, Counter[str]()
     status = 0
     print(json.dumps("begins"), flush=True)
+    stand_last()
     while not select.select([sys.stdin], [], [], 0)[0]:
         try:
             act(where, model)

@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     return_large_blocks()
-    gc.set_threshold(50_000, 20, 20)  # as in the front end: JSON makes millions of lists at once
+    gc.set_threshold(50_000, 20, 20)  # JSON makes millions of lists at once
     connection = Connection(int(argv[0]))
     with contextlib.suppress(EOFError, OSError):
         while True:

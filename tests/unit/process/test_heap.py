@@ -39,6 +39,24 @@ held = held_mib()
 return_free_memory()
 print(held - before, held_mib() - before)
 """
+OF_A_THREAD = """
+import threading
+
+kept = []
+before = held_mib()
+
+def work():
+    blocks = [b"a" * (100_000 + 1000 * (n % 17)) for n in range(1000)]
+    kept.append(blocks[::50])
+
+for _ in range(2):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+held = held_mib()
+return_free_memory()
+print(held - before, held_mib() - before)
+"""
 
 
 def run(script: str) -> list[int]:
@@ -56,6 +74,13 @@ def test_freed_blocks_between_kept_ones_are_not_held() -> None:
     held_mib, left_mib = run(SMALL)
     assert held_mib >= 90  # by the C library alone
     assert left_mib <= 10
+
+
+def test_what_a_thread_has_freed_is_not_held() -> None:
+    """A thread had a heap of its own, of which nobody knew how much of it was free."""
+    held_mib, left_mib = run(OF_A_THREAD)
+    assert held_mib >= 90
+    assert left_mib <= 15
 
 
 def test_more_memory_than_allowed_is_an_error_and_all_is_as_before_afterwards() -> None:

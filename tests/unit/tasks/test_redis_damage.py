@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from msgspec import structs
 
-from batchpool.tasks import redis_claims
 from batchpool.tasks.record import Again, Ended, TaskAnswer, TaskState
 from batchpool.tasks.redis_forms import number, state_of, text
 from batchpool.tasks.redis_store import RedisStore
@@ -148,24 +146,6 @@ def test_a_value_of_a_foreign_type_costs_what_it_has_replaced_and_nothing_else(
     assert [kept.id for kept in store.letters("", "", 0, 9, (), whole=True)] == [new(4).id]
     store.sweep(LATE)
     assert server.say("TYPE", name) != b"+list\r\n"
-
-
-def test_letters_whose_records_have_gone_make_room_for_those_of_another_origin(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where the server evicts: the origin with most letters has none that can be dropped."""
-    monkeypatch.setattr(redis_claims, "LETTERS_MOST", 48)  # three in each partition
-    store = RedisStore(server.address, LIMITS, lambda: NOW, 600.0)
-    store.put([new(number) for number in range(3)], NOW)
-    store.finish([letter(task) for task in claimed(store)], NOW)
-    for kept in store.letters("", "", 0, 9, (), whole=False):
-        server.say("DEL", LETTER % kept.letter)
-    store.put([structs.replace(new(number), origin="other") for number in (3, 4)], NOW)
-    assert all(store.finish([letter(task) for task in claimed(store)], NOW))
-    assert {kept.id for kept in store.letters("", "", 0, 9, (), whole=False)} == {
-        new(3).id, new(4).id,
-    }  # fmt: skip
-    assert server.say("ZCARD", "bp:{0}:dead_of:me") == b":1\r\n"
 
 
 def test_an_ended_task_that_still_has_a_deadline_keeps_no_sweep_from_its_end(

@@ -6,7 +6,6 @@ import logging
 import re
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 from msgspec import structs
@@ -305,24 +304,6 @@ def test_claims_end_and_come_back_whatever_somebody_has_done_to_their_index(
     one._claims.renew()
     assert other.reclaim(NOW).tasks == 1
     assert [task.id for task in claimed(other)] == [second.id]
-
-
-def test_letters_of_who_has_most_make_room_for_those_of_others(box: Open) -> None:
-    store = box(limits=replace(LIMITS, bytes=64 * 8000))
-    tasks = [structs.replace(new(i), origin="many" if i else "few") for i in range(9)]
-    store.put(tasks, NOW)
-    store.finish([letter(task) for task in claimed(store)], NOW)
-    kept = [form.id for form in store.letters("", "", 0, 10, (), whole=False)]
-    assert kept == [new(i).id for i in (8, 7, 0)]
-
-
-def test_the_oldest_letters_go_where_there_are_too_many(box: Open) -> None:
-    store = box(limits=replace(LIMITS, bytes=64 * 1500))
-    store.put([new(i, input=bytes(500)) for i in range(6)], NOW)
-    store.finish([letter(task) for task in claimed(store)], NOW)
-    kept = store.letters("", "", 0, 10, (), whole=True)
-    assert [form.id for form in kept] == [new(5).id]
-    assert store.counts().letters == 1
 
 
 def test_a_store_of_another_release_is_refused(box: Open, server: RedisServer) -> None:

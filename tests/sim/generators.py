@@ -130,6 +130,7 @@ class StoryWorkerActor(WorkerActor):
             self.world.ring_batcher()
         elif not self.records.active and self._fake.running and random.random() < 0.2:
             self._fake.end(*self._fake.running.values(), outcome=BatchOutcome.RETURNED)
+            self.rung = True  # a message, which a worker reads before it looks at its ring
         else:
             self._refuse(self._fake.join(self.world.now_ns))
             self._make_tokens()

@@ -6,12 +6,9 @@ The queue is in the order of service (core/scheduler/queue.py). A batch is the f
 order that may share one: rows of one bucket, whose lanes the worker has mapped. It is full with
 max_batch rows, or with fewer of a bucket of long ones (core/scheduler/element_budget.py). A partial
 batch goes to an idle worker only, since more rows may join it while a worker is busy, without
-starting later. A full batch may also be queued behind the one that a worker runs, up to `depth`
-dispatched and `AHEAD` more where batches are short, so that the worker does not idle between two
-batches; but not behind a worker's first batch, whose time is not known yet. Where a partial batch
-is due and a full one of another bucket behind it could be queued, the partial one is queued in its
-place. Where rows of several buckets wait, a partial batch of one of them is also queued behind a
-batch that ends soon: the others go on collecting meanwhile. Few rows of several buckets may share a
+starting later. Which batches are queued behind the one that a worker runs is told in
+core/scheduler/depth.py. Where a partial batch is due and a full one of another bucket behind it
+could be queued, the partial one is queued in its place. Few rows of several buckets may share a
 batch all the same (core/scheduler/joined_buckets.py).
 
 A partial batch leaves for an idle worker
@@ -24,28 +21,19 @@ A partial batch leaves for an idle worker
 
 Background rows beside others are bounded in number (core/scheduler/background.py). A batch that
 they may not fill leaves as a partial one does, for an idle worker only: others may join it still.
-
-Where `spreads` is set, as for stages on the CPU, the rows are divided among the idle workers, so
-that they are done the sooner: none takes more than its share of those that wait, though a batch is
-no smaller than pays (`ServiceTime.least_share`). Batches that are queued behind others are full.
-
-A target for the 99th percentile bounds batches, waits and the queue. A batch is no larger than the
-target allows for two batches one after the other, since a row may come in just after a batch has
-left. A wait leaves time for the batch. A row that would be answered after the target, or after its
-own deadline, is refused as soon as that is known: when it comes in, or when a batch takes too long.
-A worker whose batch is overdue gets no more, and is expected to take as long again.
+Where `spreads` is set the rows are divided among the idle workers (core/scheduler/shares.py). A
+target for the 99th percentile bounds batches, waits and the queue, and refuses rows that would be
+late (core/scheduler/latency_target.py).
 
 Invariants, which are also the property tests:
 
-    - a batch has at most max_batch rows, of one bucket unless few wait, and no row twice; nor has
-      any of its inputs more padded elements than the budget, unless the batch is as small as it
-      can be;
+    - a batch has at most max_batch rows, of one bucket unless few wait, and no row twice; none of
+      its inputs has more padded elements than the budget, unless no batch could be smaller;
     - nothing is sent to a worker that is closed;
     - a full batch does not wait while a worker is idle or may have another batch in flight;
     - rows that spread are divided among all idle workers, in batches that differ by one row at
       most, unless smaller ones would not pay;
-    - no row waits longer than the policy's limit, counted from submission, while a worker is
-      idle;
+    - while a worker is idle no row waits longer since submission than the policy's limit;
     - rows of one bucket are dispatched in the order of service among those a worker may run;
     - a row at or past its deadline is not dispatched, and expires without waiting for a worker;
     - nothing is refused without a target, nor what is expected to be answered in time;
@@ -64,6 +52,7 @@ import numpy.typing as npt
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.background import BACKGROUND_KEY, rows_beside
 from batchpool.core.scheduler.decision import Decision, Dispatch
+from batchpool.core.scheduler.depth import ends_soon_at, most_in_flight
 from batchpool.core.scheduler.estimators import ArrivalEstimator
 from batchpool.core.scheduler.joined_buckets import with_other_buckets
 from batchpool.core.scheduler.latency_target import cap_of, expected_late
@@ -74,14 +63,8 @@ from batchpool.core.scheduler.waits import wait_of
 
 __all__ = ["NEVER_NS", "Decision", "Dispatch", "Limits", "WorkerView", "decide"]
 
-AHEAD = 2  # full batches in flight beyond `depth`, where batches are short
-# A shorter batch is over before the batcher has seen the end of the batch before it and sent
-# another one, which takes two wake-ups and a step.
-_SHORT_NS = 1_000_000
 # The most frequent reasons: looking a member up in its enum is slow.
 _FULL, _IDLE = DispatchReason.FULL, DispatchReason.IDLE
-
-
 _NONE = np.empty(0, dtype=np.int64)
 
 
@@ -251,7 +234,8 @@ class _Round:
                     cap, _ = self._cap(number, most, waited_for)
                 alike = alike[:cap]
                 if len(alike) < cap and self.background is None:
-                    alike = self._with_other_buckets(number, alike, waiting, cap)
+                    time, every = self.workers[number].elements_time, self.queue[QueueColumn.BUCKET]
+                    alike = with_other_buckets(alike, waiting, every, cap, self.limits, time)
                 if self.limits.spreads:
                     size = len(alike)
                     size, reason = self._share(number, size, reason, waiting, len(waiting))
@@ -266,12 +250,6 @@ class _Round:
             buckets = self.queue[QueueColumn.BUCKET, rows]
             rows = rows[buckets != buckets[0]]
         return None
-
-    def _with_other_buckets(
-        self, number: int, rows: npt.NDArray[Any], waiting: npt.NDArray[Any], cap: int
-    ) -> npt.NDArray[Any]:
-        buckets, time = self.queue[QueueColumn.BUCKET], self.workers[number].elements_time
-        return with_other_buckets(rows, waiting, buckets, cap, self.limits, time)
 
     def _of_first_bucket(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if not self.limits.bucketed:
@@ -305,22 +283,16 @@ class _Round:
 
     def _in_flight_limit(self, number: int, reason: DispatchReason) -> int:
         """The number of batches that the worker may have in flight, this one included."""
-        if reason is not _FULL:
-            return 2 if self._ends_soon_at(number) <= self.now_ns else 1
-        depth, time = self.limits.depth, self.workers[number].time
-        if time is not None and not time.known:
-            return 1  # the time of its batch in flight is not known
-        if self.in_flight[number] < depth or time is None:
-            return depth
-        return depth + (AHEAD if time.mean_ns(self.limits.max_batch) < _SHORT_NS else 0)
+        if reason is _FULL:
+            time = self.workers[number].time
+            return most_in_flight(self.in_flight[number], time, self.limits)
+        return 2 if self._ends_soon_at(number) <= self.now_ns else 1
 
     def _ends_soon_at(self, number: int) -> int:
-        """From when on a partial batch of one of the buckets that wait may be queued behind the
-        worker's batch; NEVER_NS where none may."""
-        time = self.workers[number].elements_time
-        if not self._several_buckets or time is None or not time.known or self.limits.depth < 2:
+        if not self._several_buckets:
             return NEVER_NS
-        return self.free_ns[number] - _SHORT_NS
+        time = self.workers[number].elements_time
+        return ends_soon_at(self.free_ns[number], time, self.limits)
 
     def _dispatch(
         self, number: int, rows: slice | npt.NDArray[Any], n: int, reason: DispatchReason

@@ -1,4 +1,9 @@
-"""Dividing the rows that wait among idle workers, so that all of them are done the sooner."""
+"""Dividing the rows that wait among idle workers, so that all of them are done the sooner.
+
+Where `spreads` is set, as for stages on the CPU, no worker takes more than its share of the rows
+that wait, though a batch is no smaller than pays (`ServiceTime.least_share`). Batches that are
+queued behind others are full.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ import pytest
 
 from batchpool.core.config.schema import ModelConfig
 from batchpool.core.layout.segments import RECORDS
-from batchpool.core.scheduler.decide import AHEAD, NEVER_NS, Limits, WorkerView
+from batchpool.core.scheduler.decide import NEVER_NS, Limits, WorkerView
+from batchpool.core.scheduler.depth import AHEAD
 from batchpool.core.scheduler.estimators import _GAPS, ArrivalEstimator, ServiceTime
 from batchpool.core.tensors.stages import Stage
 from tests.unit.core.scheduler.decisions import (

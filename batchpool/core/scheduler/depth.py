@@ -1,0 +1,42 @@
+"""The batches that a worker may have in flight: what is queued behind the one that it runs.
+
+A full batch may be queued, up to `depth` dispatched and `AHEAD` more where batches are short, so
+that the worker does not idle between two batches; but not behind a worker's first batch, whose time
+is not known yet. Where rows of several buckets wait, a partial batch of one of them is also queued
+behind a batch that ends soon: the others go on collecting meanwhile.
+"""
+
+from __future__ import annotations
+
+from batchpool.core.scheduler.estimators import ServiceTime
+from batchpool.core.scheduler.limits import NEVER_NS, Limits
+
+AHEAD = 2  # full batches in flight beyond `depth`, where batches are short
+# A shorter batch is over before the batcher has seen the end of the batch before it and sent
+# another one, which takes two wake-ups and a step.
+_SHORT_NS = 1_000_000
+
+
+def most_in_flight(in_flight: int, time: ServiceTime | None, limits: Limits) -> int:
+    """The batches that a worker may have in flight where the next one is full, that one included.
+
+    in_flight: those that it has. time: of its batches by their rows, None where these are not
+    measured.
+    """
+    if time is not None and not time.known:
+        return 1  # the time of its batch in flight is not known
+    if in_flight < limits.depth or time is None:
+        return limits.depth
+    return limits.depth + (AHEAD if time.mean_ns(limits.max_batch) < _SHORT_NS else 0)
+
+
+def ends_soon_at(free_at_ns: int, time: ServiceTime | None, limits: Limits) -> int:
+    """From when on a partial batch of one of several buckets may be queued behind a worker's batch;
+    NEVER_NS where none may.
+
+    free_at_ns: when that batch is expected to end. time: of the worker's batches by their padded
+    elements, None where these are not measured.
+    """
+    if time is None or not time.known or limits.depth < 2:
+        return NEVER_NS
+    return free_at_ns - _SHORT_NS

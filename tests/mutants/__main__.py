@@ -51,7 +51,7 @@ def run_tests(
         )
     except subprocess.TimeoutExpired:
         return _LATE, ""
-    return run.returncode, run.stdout + run.stderr
+    return run.returncode, run.stderr[-1000:] + run.stdout
 
 
 def tried(mutant: Mutant) -> int:

@@ -27,6 +27,14 @@ NEVER_NS = 2**63 - 1
 STATUS = msgpack.packb({"op": "status"})
 
 
+@pytest.fixture(scope="module", autouse=True)
+def peers() -> Iterator[None]:
+    """Closes the peers of lingering sockets at the end, when nothing waits for them any more."""
+    yield
+    while PEERS:
+        PEERS.pop().close()
+
+
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, StrangerChannel]]:
     theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

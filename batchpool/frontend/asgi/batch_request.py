@@ -38,7 +38,7 @@ class BatchRequest:
         self.headers = headers_of(scope)
         self.id: str = scope["path_params"].get("id", "")
         self.principal = caller.key
-        self.caller = f"key {caller.key}" if caller.key else f"address {caller.address}"
+        self.caller = f"key {caller.key}" if caller.key else f"address {caller.origin}"
         self.flow = caller.flow
         self.request_body = request_body
         self.send = send

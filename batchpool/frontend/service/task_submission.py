@@ -55,7 +55,7 @@ def task_message(
 
 def caller_name(head: RequestHead) -> str:
     """The caller of a task, in whose name it is run: its key, else its X-Client-Id, else its
-    address."""
+    origin."""
     named = head.headers.get(b"x-client-id")
     if named and not head.caller.key:
         return f"client {named.decode('latin-1')[:255]}"
@@ -63,7 +63,7 @@ def caller_name(head: RequestHead) -> str:
 
 
 def origin_name(head: RequestHead) -> str:
-    """The origin of a task, whose share of the store it takes: the caller's key, else its address,
-    since a caller can make up any number of names."""
+    """The origin of a task, whose share of the store it takes: the caller's key, else its address
+    or network, since a caller can make up any number of names."""
     caller = head.caller
-    return f"key {caller.key}" if caller.key else caller.address
+    return f"key {caller.key}" if caller.key else caller.origin

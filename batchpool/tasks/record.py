@@ -173,10 +173,10 @@ class PutOutcome(enum.Enum):
     KNOWN = "known"
     MISMATCH = "mismatch"
     FULL = "full"
-    SHARE_FULL = "share full"
-    BYTES_FULL = "bytes full"
-    BYTES_SHARE_FULL = "bytes share full"
-    DISK_FULL = "disk full"
+    SHARE_FULL = "share_full"
+    BYTES_FULL = "bytes_full"
+    BYTES_SHARE_FULL = "bytes_share_full"
+    DISK_FULL = "disk_full"
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):

@@ -50,4 +50,4 @@ def test_a_caller_that_collects_nothing_leaves_room_for_others(pool: Pool) -> No
             assert ask(pool, answer.headers["location"], method="DELETE").status == 204
     assert sent(pool, "10.0.0.1", "name 1").status == 202
     counts = ask(pool, "/metrics").body.decode()
-    assert 'batchpool_tasks_refused_total{limit="bytes share full"}' in counts
+    assert 'batchpool_tasks_refused_total{reason="bytes_share_full"}' in counts

@@ -329,8 +329,9 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "tasks_refused", "reader",
-        "new tasks that were refused with 503 or 507, by the limit that they met: open tasks (full,"
-        " share full), bytes (bytes full, bytes share full), the disk", ("limit",),
+        "new tasks that were refused with 503 or 507, by the limit that they met: of open tasks"
+        " (full, share_full), of bytes (bytes_full, bytes_share_full), of the disk (disk_full)",
+        ("reason",),
     ),
     _counter(
         "dead_letters", "reader", "tasks that failed for good, by the error's code",

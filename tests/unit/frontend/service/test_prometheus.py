@@ -144,12 +144,12 @@ def test_every_metric_of_the_table_has_its_help_and_type_in_its_order() -> None:
         {"m": {"queued": 2}}, {"m": {"model_error": 1}}, 1, 2.5, 4096, {"submitted": 3},
         {"task_seconds": {"m": words}, "task_commit_seconds": {"": words}},
         batches=BatchCounts({"completed": 2}, {"completed": 9, "failed": 1}, 5, 4096),
-        refusals={"bytes share full": 2},
+        refusals={"bytes_share_full": 2},
     )  # fmt: skip
     body = body_of(counters, TwoGpus(), tasks=tasks)
     assert 'batchpool_tasks{model="m",state="queued"} 2.0' in body
     assert "batchpool_task_oldest_seconds 2.5" in body
-    assert 'batchpool_tasks_refused_total{limit="bytes share full"} 2.0' in body
+    assert 'batchpool_tasks_refused_total{reason="bytes_share_full"} 2.0' in body
     assert 'batchpool_batches_kept{state="completed"} 2.0' in body
     assert 'batchpool_batch_lines_total{outcome="failed"} 1.0' in body
     families = list(text_string_to_metric_families(body))

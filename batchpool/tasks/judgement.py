@@ -34,6 +34,10 @@ _ELSEWHERE_S = 600.0
 _ELSEWHERE_LEAST_S, _ELSEWHERE_MOST_S, _ELSEWHERE_PART = 1.0, 60.0, 0.25
 
 
+class OtherInputs(InvalidRequest):
+    """The model has other inputs here than those of a task: to its caller a bad request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """after_s: the time until it is tried again; None for a task that has failed. counted: an
@@ -54,7 +58,8 @@ def judge(
         asked_s = error.retry_after_ms / 1000 if isinstance(error, Retryable) else 0.0
         after_s = min(_WEATHER_MOST_S, max(_WEATHER_LEAST_S, asked_s))
         return Verdict(after_s * (1 + _JITTER * jitter), counted=False, is_weather=True)
-    if isinstance(error, NotFound) and age_s is not None and age_s < _ELSEWHERE_S:
+    is_elsewhere = isinstance(error, (NotFound, OtherInputs))
+    if is_elsewhere and age_s is not None and age_s < _ELSEWHERE_S:
         after_s = min(_ELSEWHERE_MOST_S, max(_ELSEWHERE_LEAST_S, _ELSEWHERE_PART * age_s))
         return Verdict(after_s * (1 + _JITTER * jitter), counted=False)
     if isinstance(error, _HOPELESS):

@@ -21,7 +21,7 @@ from batchpool.core.errors import InternalError, NotFound, PoolError
 from batchpool.core.tensors.dtypes import Array
 from batchpool.tasks.committer import Committer
 from batchpool.tasks.engine import Engine
-from batchpool.tasks.judgement import judge
+from batchpool.tasks.judgement import OtherInputs, judge
 from batchpool.tasks.metrics import TaskMetrics
 from batchpool.tasks.record import (
     ClaimedTask,
@@ -284,7 +284,7 @@ class Runner:
             )
         except PoolError as exc:
             if not fits(call[0], spec.inputs):
-                exc = _unfit(name, exc)
+                exc = OtherInputs(f"model {name!r} has other inputs than this task: {exc.message}")
             if len(call) > 1 and not judge(exc, 0, 1, 0.0).is_weather:
                 for task in call:  # one of them is at fault, and the others are not to suffer
                     await self._run_call(name, [task])
@@ -337,10 +337,6 @@ class Runner:
             self._models[task.model].paused_ms = due_ms
         if due_ms:
             self.submitted(task.model, due_ms)
-
-
-def _unfit(name: str, exc: PoolError) -> NotFound:
-    return NotFound(f"model {name!r} has other inputs here than this task: {exc.message}")
 
 
 def _unreadable(exc: Exception) -> InternalError:

@@ -19,7 +19,7 @@ from batchpool.core.errors import (
     TooLarge,
     WorkerLost,
 )
-from batchpool.tasks.judgement import judge
+from batchpool.tasks.judgement import OtherInputs, judge
 
 
 @pytest.mark.parametrize("kind", [Overloaded, NotReady, Draining, PoolStopped])
@@ -51,8 +51,11 @@ def test_a_task_may_lose_its_worker_twice() -> None:
     assert judge(WorkerLost("dead"), 1, 9, 0.0).after_s is None
 
 
-def test_what_another_pool_may_be_able_to_run_is_left_to_it_for_the_time_of_a_release() -> None:
-    found = [judge(NotFound("no"), 0, 3, 0.0, age_s) for age_s in (0.0, 40.0, 599.0, 600.0)]
+@pytest.mark.parametrize("kind", [NotFound, OtherInputs])
+def test_what_another_pool_may_be_able_to_run_is_left_to_it_for_the_time_of_a_release(
+    kind: type[PoolError],
+) -> None:
+    found = [judge(kind("no"), 0, 3, 0.0, age_s) for age_s in (0.0, 40.0, 599.0, 600.0)]
     assert [verdict.after_s for verdict in found] == [1.0, 10.0, 60.0, None]
     assert [verdict.counted for verdict in found] == [False, False, False, True]
     assert judge(InvalidRequest("no"), 0, 3, 0.0, 0.0).after_s is None, "it is so in every pool"

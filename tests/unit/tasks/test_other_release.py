@@ -86,8 +86,12 @@ def test_where_there_are_no_others_it_fails_at_once() -> None:
         async with running(desk):
             await desk.until_state(identifier, "failed")
         (letter,) = desk.shelf.letters.values()
-        assert letter[0].code == "not_found"
-        assert "other inputs here than this task: shape" in letter[0].error
+        assert (letter[0].code, letter[0].error) == (
+            "invalid_request", "model 'twice' has other inputs than this task: shape",
+        )  # fmt: skip
+        answer = desk.shelf.tasks[identifier].answer
+        assert answer is not None
+        assert answer.status == 400, "404 would say that there is no such task"
 
     asyncio.run(scene())
 

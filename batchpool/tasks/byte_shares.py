@@ -46,7 +46,7 @@ class ByteShares:
     def has_room(self, origin: str, more: int, kept: int, limit: int, share: float) -> bool:
         """True if an origin may have so many bytes more. kept: bytes of all, limit: the most of
         them. One that has none may have a task of any size."""
-        if kept + more <= share * max(0, limit - kept):  # whoever has them
+        if kept + more <= most_of_one(limit, kept, share):  # whoever has them
             return True
         own = self.of(origin)
         return not own or own + more <= most_of_one(limit, max(0, kept - own), share)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from batchpool.tasks.byte_shares import ByteShares
+from batchpool.tasks.byte_shares import ByteShares, most_of_one
 from batchpool.tasks.record import NewTask, PutOutcome, StoreLimits
 from batchpool.tasks.redis_cells import Cells
 from batchpool.tasks.redis_forms import number
@@ -43,7 +43,8 @@ class Room:
         limits = self._limits
         if self._open >= limits.open // _FAR or self._bytes >= limits.bytes // _FAR:
             return False
-        return self._bytes <= limits.share * (limits.bytes - self._bytes)  # whoever has them
+        most = most_of_one(limits.bytes, self._bytes, limits.share)
+        return self._bytes <= most  # whoever has them
 
     def _count(self, origins: Sequence[str]) -> tuple[Counter[str], ByteShares]:
         """Count all open tasks and bytes, and the open tasks and bytes of these origins."""

@@ -1,10 +1,10 @@
 """The latency target for the 99th percentile: smaller batches, and early refusal of late rows.
 
-The target bounds batches, waits and the queue. A batch is no larger than the
-target allows for two batches one after the other, since a row may come in just after a batch has
-left. A wait leaves time for the batch. A row that would be answered after the target, or after its
-own deadline, is refused as soon as that is known: when it comes in, or when a batch takes too long.
-A worker whose batch is overdue gets no more, and is expected to take as long again.
+The target bounds batches, waits and the queue. A batch is no larger than the target allows for two
+batches one after the other, since a row may come in just after a batch has left. A wait leaves time
+for the batch. A row that would be answered after the target, or after its own deadline, is refused
+as soon as that is known: when it comes in, or when a batch takes too long. A worker whose batch is
+overdue gets no more, and is expected to take as long again.
 """
 
 from __future__ import annotations

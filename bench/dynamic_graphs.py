@@ -1,7 +1,8 @@
 """Token ids of many lengths through a pool with CUDA graphs, beside graphs without a pool.
 
     python -m bench.dynamic_graphs [--device 0] [--seconds 4] [--rounds 3] [--clients 6]
-                                   [--max-batch 256] [--window 512] [--save FILE.json]
+                                   [--max-batch 256] [--window 512] [--no-eager]
+                                   [--save FILE.json]
 
     bare     one process without a pool: the rows lie sorted by length, one graph for each shape,
              two batches in flight on two streams, copies in and out
@@ -18,6 +19,8 @@ import argparse
 import importlib
 import multiprocessing
 import time
+from collections import defaultdict
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -26,11 +29,15 @@ import numpy.typing as npt
 
 import batchpool as bp
 from bench.support.machine import report, spread
+from bench.support.rounds import Rounds, cores_used
 from bench.support.serving import serving
+from bench.support.stage_times import stage_times
 
 _ROWS = 2048
 _LEAST_COSINE = 0.999
 _BUCKETS = (16, 32, 64, 128)
+_MODELS = {"graphs": "IdsEncoder", "eager": "EagerIdsEncoder"}
+_NAMES = {"graphs": "ids_encoder", "eager": "eager_ids_encoder"}
 F32 = npt.NDArray[np.float32]
 
 
@@ -183,6 +190,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=6)
     parser.add_argument("--max-batch", type=int, default=256)
     parser.add_argument("--window", type=int, default=512)
+    parser.add_argument("--no-eager", action="store_true", help="leave the eager worker out")
     parser.add_argument("--save")
     args = parser.parse_args()
     spawn = multiprocessing.get_context("spawn")
@@ -195,18 +203,24 @@ def main() -> None:
     if alike > _LEAST_COSINE:
         raise SystemExit(f"two rows have vectors of cosine {alike}: a mix-up would not show")
     rates: dict[str, list[float]] = {"bare": [], "graphs": [], "eager": []}
+    if args.no_eager:
+        del rates["eager"]
     worst = dict.fromkeys(rates, 1.0)
+    where: Rounds = defaultdict(list)
     flags = ("--devices", str(args.device), "--max-batch", str(args.max_batch))
     begun_s = time.monotonic()
-    with (
-        serving(["bench.support.ids_encoder:IdsEncoder"], *flags) as graphs,
-        serving(["bench.support.ids_encoder:EagerIdsEncoder"], *flags) as eager,
-    ):
+    with ExitStack() as stack:
+        pools = {
+            name: stack.enter_context(
+                serving([f"bench.support.ids_encoder:{_MODELS[name]}"], *flags)
+            )
+            for name in rates
+            if name != "bare"
+        }
         started_s = time.monotonic() - begun_s
-        told = args.clients, args.window, expected
         sides = {
-            "graphs": Clients(graphs.socket, "ids_encoder", *told),
-            "eager": Clients(eager.socket, "eager_ids_encoder", *told),
+            name: Clients(pool.socket, _NAMES[name], args.clients, args.window, expected)
+            for name, pool in pools.items()
         }
         for turn in range(args.rounds + 1):
             for name, found in rates.items():
@@ -214,18 +228,26 @@ def main() -> None:
                     ours.send(args.seconds)
                     rate, cosine = ours.recv()
                 else:
-                    rate, cosine = sides[name].run(args.seconds)
+                    with (
+                        stage_times(pools[name], where, name),
+                        cores_used(pools[name], where, name),
+                    ):
+                        rate, cosine = sides[name].run(args.seconds)
                 worst[name] = min(worst[name], cosine)
                 if turn:  # the first turn warms up
                     found.append(rate)
+                else:
+                    where.clear()
         for side in sides.values():
             side.close()
         ours.send(None)
     ratios = [a / b for a, b in zip(rates["graphs"], rates["bare"], strict=True)]
-    gains = [a / b for a, b in zip(rates["graphs"], rates["eager"], strict=True)]
     rows: dict[str, Any] = {f"{name}: rows/s": spread(found) for name, found in rates.items()}
     rows["graphs through the pool / bare graphs"] = spread(ratios, 2)
-    rows["graphs / eager, both through a pool"] = spread(gains, 2)
+    if "eager" in rates:
+        gains = [a / b for a, b in zip(rates["graphs"], rates["eager"], strict=True)]
+        rows["graphs / eager, both through a pool"] = spread(gains, 2)
+    rows |= {name: spread(values, 2) for name, values in where.items()}
     rows["worst cosine"] = {name: round(found, 5) for name, found in worst.items()}
     rows["both pools ready after, s"] = round(started_s, 1)
     report("token ids of 6 to 122 tokens", rows, args.save)

@@ -40,6 +40,7 @@ from bench.support.children import Child, together
 from bench.support.machine import report, spread
 from bench.support.rounds import Rounds, cores_used, run_in_turns
 from bench.support.serving import Served, serving
+from bench.support.stage_times import stage_times
 from bench.support.texts import make_texts
 
 _TEXTS = 400
@@ -124,7 +125,7 @@ def measure(args: argparse.Namespace, folder: Path, known: Known) -> dict[str, A
 
         def over_http(connections: int) -> None:
             of = f"HTTP, {connections} connections"
-            with cores_used(served, rounds, of):
+            with stage_times(served, rounds, of), cores_used(served, rounds, of):
                 found = run_wrk(served, folder, connections, args.seconds, args.threads)
             rounds[f"{of}: texts/s"].append(found["right"] / (found["duration_us"] / 1e6))
             rounds[f"{of}: p50 ms"].append(found["p50_us"] / 1e3)
@@ -133,7 +134,7 @@ def measure(args: argparse.Namespace, folder: Path, known: Known) -> dict[str, A
 
         def by_clients(do: str, window: int) -> None:
             of = f"{args.clients} local clients, {do} of {window}"
-            with cores_used(served, rounds, of):
+            with stage_times(served, rounds, of), cores_used(served, rounds, of):
                 found = together(children, do, args.seconds, window=window)
             rounds[f"{of}: texts/s"].append(sum(each["texts"] for each in found) / args.seconds)
 

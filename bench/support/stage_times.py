@@ -1,0 +1,77 @@
+"""Where rows were while they were in the pool, from the counters of /metrics before and after."""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.support.rounds import Rounds
+from bench.support.serving import Served
+
+_TIMES = {  # histogram: name of the part
+    "batchpool_queue_seconds": "queued",
+    "batchpool_batch_seconds": "dispatch to completion",
+    "batchpool_worker_gather_seconds": "gather",
+    "batchpool_worker_compute_seconds": "compute",
+    "batchpool_worker_scatter_seconds": "scatter",
+}
+_ROWS = "batchpool_batch_rows"
+
+
+@contextmanager
+def stage_times(served: Served, rounds: Rounds, of: str) -> Iterator[None]:
+    """Adds for each stage the mean rows of a batch and the mean times of a row's queue and of a
+    batch, in ms, and for each role the switches to another process in a second."""
+    before, switched = _counted(served.port), _switches(served)
+    yield
+    after, now_switched = _counted(served.port), _switches(served)
+    grown = {key: after[key] - before.get(key, 0.0) for key in after}
+    for (name, stage, kind), total in sorted(grown.items()):
+        count = grown.get((name, stage, "count"), 0.0)
+        if kind != "sum" or not count:
+            continue
+        if name == _ROWS:
+            rounds[f"{of}: {stage}: rows of a batch"].append(total / count)
+            rounds[f"{of}: {stage}: batches"].append(count)
+        else:
+            rounds[f"{of}: {stage}: {_TIMES[name]}, mean ms"].append(total / count * 1e3)
+    for role, (sleeps, system_s) in now_switched.items():
+        rounds[f"{of}: sleeps, {role}"].append(sleeps - switched[role][0])
+        rounds[f"{of}: in the kernel, {role}, s"].append(system_s - switched[role][1])
+
+
+def _counted(port: int) -> dict[tuple[str, str, str], float]:
+    """The sums and counts by (histogram, stage, "sum" or "count")."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found: Counter[Any] = Counter()
+    for family in text_string_to_metric_families(text):
+        if family.name in _TIMES or family.name == _ROWS:
+            for sample in family.samples:
+                kind = sample.name.removeprefix(f"{family.name}_")
+                if kind in ("sum", "count"):
+                    found[family.name, sample.labels["stage"], kind] += sample.value
+    return dict(found)
+
+
+def _switches(served: Served) -> dict[str, tuple[int, float]]:
+    """How often the main threads of each role went to sleep, and their system time in s."""
+    found: dict[str, tuple[int, float]] = {}
+    sleeps: int
+    system_s: float
+    for name, pid in served.pids().items():
+        role = name.split()[0]
+        sleeps, system_s = found.get(role, (0, 0.0))
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("voluntary_ctxt_switches"):
+                sleeps += int(line.split()[1])
+        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[12])
+        found[role] = sleeps, system_s + ticks / os.sysconf("SC_CLK_TCK")
+    return found

@@ -138,10 +138,13 @@ def measure(args: argparse.Namespace, folder: Path, known: Known) -> dict[str, A
                 found = together(children, do, args.seconds, window=window)
             rounds[f"{of}: texts/s"].append(sum(each["texts"] for each in found) / args.seconds)
 
-        turns: list[Callable[[], None]] = [
-            *(lambda n=n: over_http(n) for n in args.connections),
+        local: list[Callable[[], None]] = [
             lambda: by_clients("windows", _WINDOW),
             lambda: by_clients("singles", _SINGLES),
+        ]
+        turns: list[Callable[[], None]] = [
+            *(lambda n=n: over_http(n) for n in args.connections),
+            *(local if children else ()),
             lambda: rounds["tokenizer alone, all cores: texts/s"].append(
                 tokenizer_alone(known, args.tokenizer, min(2.0, args.seconds))
             ),
@@ -164,7 +167,9 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--connections", type=int, nargs="+", default=[64, 1024])
-    parser.add_argument("--clients", type=int, default=4, help="local clients, a process each")
+    parser.add_argument(
+        "--clients", type=int, default=4, help="local clients, a process each, or 0"
+    )
     parser.add_argument("--threads", type=int, default=4, help="of wrk")
     parser.add_argument("--max-batch", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=5)

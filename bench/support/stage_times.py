@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import urllib.request
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -23,15 +22,16 @@ _TIMES = {  # histogram: name of the part
     "batchpool_worker_scatter_seconds": "scatter",
 }
 _ROWS = "batchpool_batch_rows"
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
 def stage_times(served: Served, rounds: Rounds, of: str) -> Iterator[None]:
     """Adds for each stage the mean rows of a batch and the mean times of a row's queue and of a
-    batch, in ms, and for each role the switches to another process in a second."""
-    before, switched = _counted(served.port), _switches(served)
+    batch, in ms, and for each role how often it slept and its system time."""
+    before, slept, kernel_s = _counted(served.port), _sleeps(served), _kernel_s(served)
     yield
-    after, now_switched = _counted(served.port), _switches(served)
+    after, now_slept, now_kernel_s = _counted(served.port), _sleeps(served), _kernel_s(served)
     grown = {key: after[key] - before.get(key, 0.0) for key in after}
     for (name, stage, kind), total in sorted(grown.items()):
         count = grown.get((name, stage, "count"), 0.0)
@@ -42,36 +42,39 @@ def stage_times(served: Served, rounds: Rounds, of: str) -> Iterator[None]:
             rounds[f"{of}: {stage}: batches"].append(count)
         else:
             rounds[f"{of}: {stage}: {_TIMES[name]}, mean ms"].append(total / count * 1e3)
-    for role, (sleeps, system_s) in now_switched.items():
-        rounds[f"{of}: sleeps, {role}"].append(sleeps - switched[role][0])
-        rounds[f"{of}: in the kernel, {role}, s"].append(system_s - switched[role][1])
+    for role, n in now_slept.items():
+        rounds[f"{of}: sleeps, {role}"].append(n - slept[role])
+        rounds[f"{of}: in the kernel, {role}, s"].append(now_kernel_s[role] - kernel_s[role])
 
 
 def _counted(port: int) -> dict[tuple[str, str, str], float]:
     """The sums and counts by (histogram, stage, "sum" or "count")."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    found: Counter[Any] = Counter()
+    found: defaultdict[tuple[str, str, str], float] = defaultdict(float)
     for family in text_string_to_metric_families(text):
         if family.name in _TIMES or family.name == _ROWS:
             for sample in family.samples:
                 kind = sample.name.removeprefix(f"{family.name}_")
                 if kind in ("sum", "count"):
                     found[family.name, sample.labels["stage"], kind] += sample.value
-    return dict(found)
+    return found
 
 
-def _switches(served: Served) -> dict[str, tuple[int, float]]:
-    """How often the main threads of each role went to sleep, and their system time in s."""
-    found: dict[str, tuple[int, float]] = {}
-    sleeps: int
-    system_s: float
+def _sleeps(served: Served) -> Counter[str]:
+    """How often the main threads of each role went to sleep."""
+    found: Counter[str] = Counter()
     for name, pid in served.pids().items():
-        role = name.split()[0]
-        sleeps, system_s = found.get(role, (0, 0.0))
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("voluntary_ctxt_switches"):
-                sleeps += int(line.split()[1])
+                found[name.split()[0]] += int(line.split()[1])
+    return found
+
+
+def _kernel_s(served: Served) -> dict[str, float]:
+    """The system time of each role, in s."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for name, pid in served.pids().items():
         ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[12])
-        found[role] = sleeps, system_s + ticks / os.sysconf("SC_CLK_TCK")
+        found[name.split()[0]] += ticks / _TICKS
     return found

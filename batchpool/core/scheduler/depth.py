@@ -1,8 +1,8 @@
 """The batches that a worker may have in flight: what is queued behind the one that it runs.
 
-A full batch may be queued, up to `depth` dispatched and `AHEAD` more where batches are short, so
-that the worker does not idle between two batches; but not behind a worker's first batch, whose time
-is not known yet. Where rows of several buckets wait, a partial batch of one of them is also queued
+A full batch may be queued, up to `depth` dispatched and at most `AHEAD` more where batches are
+short, so that the worker does not idle between two batches; but not behind a worker's first batch,
+whose time is not known yet. Where rows of several buckets wait, a partial batch of one of them is also queued
 behind a batch that ends soon: the others go on collecting meanwhile.
 """
 
@@ -11,10 +11,12 @@ from __future__ import annotations
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.limits import NEVER_NS, Limits
 
-AHEAD = 2  # full batches in flight beyond `depth`, where batches are short
-# A shorter batch is over before the batcher has seen the end of the batch before it and sent
-# another one, which takes two wake-ups and a step.
-_SHORT_NS = 1_000_000
+AHEAD = 2  # full batches in flight beyond `depth` at most, where batches are short
+# From the end of a batch until the worker has launched another one in its place: outputs stored,
+# two wake-ups, a step of the batcher, inputs gathered. Batches that are dispatched beyond `depth`
+# last as long.
+_TURN_NS = 3_000_000
+_SOON_NS = 1_000_000
 
 
 def most_in_flight(in_flight: int, time: ServiceTime | None, limits: Limits) -> int:
@@ -27,7 +29,8 @@ def most_in_flight(in_flight: int, time: ServiceTime | None, limits: Limits) -> 
         return 1  # the time of its batch in flight is not known
     if in_flight < limits.depth or time is None:
         return limits.depth
-    return limits.depth + (AHEAD if time.mean_ns(limits.max_batch) < _SHORT_NS else 0)
+    batch_ns = time.mean_ns(limits.max_batch)
+    return limits.depth + (AHEAD if batch_ns * AHEAD <= _TURN_NS else int(_TURN_NS // batch_ns))
 
 
 def ends_soon_at(free_at_ns: int, time: ServiceTime | None, limits: Limits) -> int:
@@ -39,4 +42,4 @@ def ends_soon_at(free_at_ns: int, time: ServiceTime | None, limits: Limits) -> i
     """
     if time is None or not time.known or limits.depth < 2:
         return NEVER_NS
-    return free_at_ns - _SHORT_NS
+    return free_at_ns - _SOON_NS

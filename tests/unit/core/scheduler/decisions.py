@@ -277,6 +277,15 @@ class Outcome:
         """The number of full batches that it may at least have in flight."""
         return 1 if worker.time is not None and not worker.time.known else self.limits.depth
 
+    def most_room(self, worker: WorkerView) -> int:
+        """The number of full batches that it may at most have in flight: two more where they are
+        over within 3 ms, one more where one of them is."""
+        room = self.room(worker)
+        if worker.time is None or not worker.time.known:
+            return room
+        mean_ns = worker.time.mean_ns(self.limits.max_batch)
+        return room + sum(more * mean_ns <= 3_000_000 for more in (1, 2))
+
     def told(self) -> tuple[Any, ...]:
         """The whole decision in plain values."""
         batches = [(d.worker, d.reason, rows) for d, rows in self.batches]

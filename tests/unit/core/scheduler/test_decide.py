@@ -112,7 +112,7 @@ def test_no_partial_batch_goes_to_a_busy_worker_and_none_past_the_depth(o: Outco
     for dispatch, rows in o.batches:
         if len(rows) < o.cap(o.workers[dispatch.worker], rows) and not o.limits.bucketed:
             assert load[dispatch.worker] == 0
-        assert load[dispatch.worker] < o.room(o.workers[dispatch.worker])
+        assert load[dispatch.worker] < o.most_room(o.workers[dispatch.worker])
         load[dispatch.worker] += 1
 
 

@@ -58,7 +58,7 @@ from bench.support.machine import report
 from bench.support.texts import make_texts
 
 _US = 1_000
-STEP_NS, BATCH_NS, WAKE_NS = 25 * _US, 33 * _US, 40 * _US
+STEP_NS, BATCH_NS, WAKE_NS = 70 * _US, 80 * _US, 40 * _US
 CALL_NS, TOKEN_NS = 140 * _US, 3_400
 LAUNCH_NS, FINISH_NS, COPY_NS = 250 * _US, 200 * _US, 60 * _US
 FRONT_NS, CLIENT_NS, TURN_NS = 25 * _US, 6 * _US, 40 * _US

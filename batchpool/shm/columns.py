@@ -228,4 +228,7 @@ def pad_rows(rows: Array, sizes: npt.NDArray[np.int64], dims: Sequence[int], pad
     for k, dim in enumerate(dims):
         length = rows.shape[1 + dim]
         beyond = np.arange(length) >= sizes[:, k, np.newaxis]  # [n, length]
-        np.moveaxis(rows, 1 + dim, 1)[beyond] = pad
+        if rows.ndim == 2:  # as token ids are: in a third of the time
+            np.putmask(rows, beyond, pad)
+        else:
+            np.moveaxis(rows, 1 + dim, 1)[beyond] = pad

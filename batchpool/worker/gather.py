@@ -100,6 +100,8 @@ def load_input(
         array = allocate(tuple(shape))
     for column, part, own in zip(columns, parts, each, strict=True):
         _copy(column, part.where, own, array[part.start : part.stop])
+    if sizes is not None and not tensor.is_bytes:
+        pad_rows(array[: len(sizes)], sizes, tensor.dynamic, tensor.stored_pad)
     return array, sizes
 
 
@@ -115,8 +117,8 @@ def _strings_of(columns: Sequence[TensorColumn], parts: Sequence[BatchPart]) -> 
 
 
 def _copy(column: TensorColumn, where: Where, own: Array | None, rows: Array) -> None:
-    """Copy the rows of one part into `rows` [n, *row shape], with the tensor's pad where a row is
-    shorter; by a single copy where that is possible."""
+    """Copy the rows of one part into `rows` [n, *row shape], by a single copy where that is
+    possible. What stands behind a shorter row is undefined, but for byte strings."""
     tensor = column.tensor
     if tensor.is_bytes:
         found = column.load(where, sizes=own)
@@ -124,7 +126,6 @@ def _copy(column: TensorColumn, where: Where, own: Array | None, rows: Array) ->
         rows[(slice(None), *(slice(0, m) for m in found.shape[1:]))] = found
     elif own is not None:
         column.copy_to(where, own, rows)
-        pad_rows(rows, own, tensor.dynamic, tensor.stored_pad)
     elif isinstance(where, slice):
         rows[...] = column.values[where]
     else:  # the slots are in range; numpy's default mode would copy twice

@@ -51,6 +51,7 @@ import numpy.typing as npt
 
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.background import BACKGROUND_KEY, rows_beside
+from batchpool.core.scheduler.busy_workers import all_busy_until
 from batchpool.core.scheduler.decision import Decision, Dispatch
 from batchpool.core.scheduler.depth import ends_soon_at, most_in_flight
 from batchpool.core.scheduler.estimators import ArrivalEstimator
@@ -94,6 +95,10 @@ def decide(
         if len(refuse):
             live = np.ones(n, dtype=bool) if live is None else live
             live[refuse] = False
+    if live is None and not beside and not limits.target_ns:
+        until_ns = all_busy_until(now_ns, queue, workers, limits)
+        if until_ns:
+            return Decision((), _NONE, _NONE, min(earliest_ns, until_ns))
     round_ = _Round(now_ns, queue, workers, limits, traffic)
     if beside:
         round_.background = int(queue[QueueColumn.KEY].searchsorted(BACKGROUND_KEY))

@@ -2,8 +2,8 @@
 
 A full batch may be queued, up to `depth` dispatched and at most `AHEAD` more where batches are
 short, so that the worker does not idle between two batches; but not behind a worker's first batch,
-whose time is not known yet. Where rows of several buckets wait, a partial batch of one of them is also queued
-behind a batch that ends soon: the others go on collecting meanwhile.
+whose time is not known yet. Where rows of several buckets wait, a partial batch of one of them is
+also queued behind a batch that ends soon: the others go on collecting meanwhile.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ class ServiceTime:
         self.base_ns = 0.0
         self.row_ns = 0.0
         self.spread = 1.25  # 99th percentile of measured / fitted times
-        self.tail = 1.25  # exceeded by one in 200 batches; at least the spread
+        self._tail = 1.25
+        self._tail_is_old = False
         self.batches = 0
         self._times: deque[float] = deque(
             maxlen=_TAIL_BATCHES
@@ -124,7 +125,16 @@ class ServiceTime:
         self.batches += 1
         if self.batches <= _BATCHES or self.batches % _REFIT_EVERY == 0:
             self._fit()
-            self.tail = max(self.spread, min(_OUTLIER, self._tail_ratio()))
+            self._tail_is_old = True
+
+    @property
+    def tail(self) -> float:
+        """The measured / fitted time that one in 200 batches exceeds; at least the spread. It is
+        found when it is asked for, as only a latency target does."""
+        if self._tail_is_old:
+            self._tail = max(self.spread, min(_OUTLIER, self._tail_ratio()))
+            self._tail_is_old = False
+        return self._tail
 
     def _tail_ratio(self) -> float:
         """The measured / fitted time that one in 200 recent batches exceeds; of few, the largest.

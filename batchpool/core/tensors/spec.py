@@ -145,7 +145,7 @@ class Tensor:
         """The storage dtype: native numpy; uint16 for bfloat16; object for bytes."""
         return self.element.storage
 
-    @property
+    @cached_property
     def stored_pad(self) -> Any:
         """`pad` as the storage dtype holds it: a bfloat16's bits; b"" for bytes."""
         return b"" if self.is_bytes else stored_number(self.name, self.element, self.pad)

@@ -7,6 +7,7 @@ In reading order:
     limits          Limits and WorkerView: the inputs of the decision
     decision        Decision and Dispatch: what is decided
     decide          decide: batches to dispatch, rows to expire or refuse, next wake-up
+    busy_workers    when no row can leave, since all workers are busy
     shares          the rows of each idle worker, of stages on the CPU
     waits           how long rows wait for others
     estimators      ServiceTime and ArrivalEstimator: batch times and arrivals, measured online

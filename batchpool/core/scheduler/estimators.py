@@ -58,6 +58,7 @@ _SILENCE = 8  # usual gaps; random arrivals have a longer gap once in 3,000 time
 _EXP_GAMMA = 1.781072417990198  # e to Euler's constant: mean / geometric mean of exponentials
 _ALL_ROWS = 2**31
 _REFIT_EVERY = 8  # batches between two fits, after the first `_BATCHES`
+_TAIL_EVERY = 40  # batches after which a tail that was not exceeded is found again
 
 
 class ServiceTime:
@@ -72,9 +73,9 @@ class ServiceTime:
         self.base_ns = 0.0
         self.row_ns = 0.0
         self.spread = 1.25  # 99th percentile of measured / fitted times
-        self._tail = 1.25
-        self._tail_is_old = False
+        self.tail = 1.25  # exceeded by one in 200 batches; at least the spread
         self.batches = 0
+        self._tail_exceeded = False
         self._times: deque[float] = deque(
             maxlen=_TAIL_BATCHES
         )  # measured / fitted, of the last batches
@@ -114,6 +115,7 @@ class ServiceTime:
             self.spread = min(_OUTLIER, max(1.02, moved))
             if self.batches >= _BATCHES:
                 self._times.append(times)
+                self._tail_exceeded |= times > self.tail
         average = self._classes.setdefault(n.bit_length(), [0.0, 0.0, 0.0])
         count, n_mean, ns_mean = average
         if count >= 2:
@@ -125,16 +127,10 @@ class ServiceTime:
         self.batches += 1
         if self.batches <= _BATCHES or self.batches % _REFIT_EVERY == 0:
             self._fit()
-            self._tail_is_old = True
-
-    @property
-    def tail(self) -> float:
-        """The measured / fitted time that one in 200 batches exceeds; at least the spread. It is
-        found when it is asked for, as only a latency target does."""
-        if self._tail_is_old:
-            self._tail = max(self.spread, min(_OUTLIER, self._tail_ratio()))
-            self._tail_is_old = False
-        return self._tail
+            if self._tail_exceeded or self.batches % _TAIL_EVERY == 0:
+                self.tail = min(_OUTLIER, self._tail_ratio())
+                self._tail_exceeded = False
+            self.tail = max(self.spread, self.tail)
 
     def _tail_ratio(self) -> float:
         """The measured / fitted time that one in 200 recent batches exceeds; of few, the largest.

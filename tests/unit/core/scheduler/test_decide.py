@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from batchpool.core.layout.states import DispatchReason
+from batchpool.core.scheduler import decide as decision_maker
 from batchpool.core.scheduler.decide import NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.depth import ends_soon_at
 from batchpool.core.scheduler.estimators import ServiceTime
@@ -208,6 +210,19 @@ def test_it_does_not_wake_for_nothing(o: Outcome) -> None:
             if w.in_flight == 1 and rest.limits.row_elements is not None
         ]
         assert at_wake.batches or at_wake.expired or wake in soon
+
+
+@pytest.mark.interpreted
+@often
+@given(cases(target=False))
+def test_what_is_decided_in_short_is_what_would_be_decided_at_length(case: Case) -> None:
+    """Where all workers are busy, nobody looks at the rows one bucket after the other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decision_maker, "all_busy_until", lambda *_: 0)
+        at_length = Outcome(case)
+    in_short = Outcome(case)
+    assert in_short.told()[:3] == at_length.told()[:3]
+    assert in_short.decision.wake_at_ns <= at_length.decision.wake_at_ns
 
 
 @often

@@ -2,8 +2,10 @@
 
 A full batch may be queued, up to `depth` dispatched and `AHEAD` more where batches are short, so
 that the worker does not idle between two batches; but not behind a worker's first batch, whose time
-is not known yet. Where rows of several buckets wait, a partial batch of one of them is also queued
-behind a batch that ends soon: the others go on collecting meanwhile.
+is not known yet, nor behind one that runs for long still: whoever comes meanwhile would wait for
+both, and the worker loses nothing as long as the next one is there in time. Where rows of several
+buckets wait, a partial batch of one of them is also queued behind a batch that ends soon: the
+others go on collecting meanwhile.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.limits import NEVER_NS, Limits
 
 AHEAD = 2  # full batches in flight beyond `depth`, where batches are short
+# A full batch is queued so long before the batch in front of it is expected to end. Expected times
+# are wrong by a part of themselves; one that ends sooner costs the worker a wake-up.
+QUEUED_BEFORE_END_NS = 25_000_000
 # A shorter batch is over before the batcher has seen the end of the batch before it and sent
 # another one, which takes two wake-ups and a step.
 _SHORT_NS = 1_000_000
@@ -28,6 +33,14 @@ def most_in_flight(in_flight: int, time: ServiceTime | None, limits: Limits) -> 
     if in_flight < limits.depth or time is None:
         return limits.depth
     return limits.depth + (AHEAD if time.mean_ns(limits.max_batch) < _SHORT_NS else 0)
+
+
+def runs_long(time: ServiceTime, limits: Limits) -> bool:
+    """True if full batches are not queued behind another one at once: its end has to be foreseen.
+
+    time: of a worker's batches by their rows.
+    """
+    return time.known and time.mean_ns(limits.max_batch) > QUEUED_BEFORE_END_NS
 
 
 def ends_soon_at(free_at_ns: int, time: ServiceTime | None, limits: Limits) -> int:

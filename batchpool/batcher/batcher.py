@@ -39,6 +39,7 @@ from batchpool.batcher.worker_table import WorkerTable
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.decide import NEVER_NS, Limits, decide
+from batchpool.core.scheduler.depth import runs_long
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.shm.stats.flight_recorder import FlightRecorder
@@ -267,6 +268,7 @@ class Batcher:
         model.queue.age(now_ns)
         timed = len(workers) > 1 or model.limits.target_ns > 0
         timed = timed or model.limits.row_elements is not None
+        timed = timed or (len(workers) == 1 and runs_long(workers[0].service_time, model.limits))
         views = [
             worker.view(
                 self._runnable(worker), worker.free_at_ns(now_ns), worker.overdue_since_ns(now_ns)

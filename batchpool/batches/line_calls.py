@@ -25,7 +25,7 @@ from batchpool.core.tensors.spec import ModelSpec
 from batchpool.text.text_model import TextModel
 from batchpool.wire.embeddings import embedding_answer, embedding_model, read_embedding_request
 from batchpool.wire.openai import INPUT
-from batchpool.wire.openai_members import about
+from batchpool.wire.openai_members import about, about_refused
 from batchpool.wire.openai_texts import TextAnswer, Usage, WholeText
 from batchpool.wire.request import brief
 from batchpool.wire.text_routes import TEXT_ROUTES, TextRoute, check_makes_texts
@@ -62,7 +62,7 @@ class PoolLineCalls:
                 return await self._embeddings(body)
             return await self._generation(route, body)
         except InvalidInput as exc:  # which the model has refused
-            raise about(member, exc) from None
+            raise about_refused(member, exc) from None
 
     async def _spec(self, model: str) -> ModelSpec:
         """The tensors of a model. NotFound where there is none, which costs the pool little however

@@ -249,13 +249,17 @@ def _sampling(parameters: Mapping[str, Any]) -> Sampling | None:
     temperature, top_p = float(parameters["temperature"]), float(parameters["top_p"])
     top_k, seed = int(parameters["top_k"]), int(parameters["seed"])
     if not 0 <= temperature < float("inf"):
-        raise bp.InvalidInput(f"temperature is {temperature:g}; 0 or more was expected")
+        raise _wrong("temperature", f"{temperature:g}; 0 or more was expected")
     if not 0 < top_p <= 1:
-        raise bp.InvalidInput(f"top_p is {top_p:g}; more than 0 and at most 1 was expected")
+        raise _wrong("top_p", f"{top_p:g}; more than 0 and at most 1 was expected")
     if top_k < 0:
-        raise bp.InvalidInput(f"top_k is {top_k}; 0 (any number of tokens) or more was expected")
+        raise _wrong("top_k", f"{top_k}; 0 (any number of tokens) or more was expected")
     if not temperature:
         return None
     if seed < 0:
         seed = int.from_bytes(os.urandom(8), "little")
     return Sampling(temperature, top_k, top_p, seed)
+
+
+def _wrong(parameter: str, text: str) -> bp.InvalidInput:
+    return bp.InvalidInput(f"{parameter} is {text}", {"parameter": parameter})

@@ -83,7 +83,14 @@ class Exported(bp.Model):
     def _loaded(self) -> Any:
         with extra("torch"):
             import torch
-        return torch.export.load(self._path)
+        try:
+            return torch.export.load(self._path)
+        except Exception as error:  # of many kinds: what a file is that is no program
+            raise ValueError(
+                f"{self._path.absolute()} is no program that torch.export of PyTorch"
+                f" {torch.__version__} loads: {error}; a file that torch.export.save has written"
+                " was expected, which weights alone, of torch.save, are not"
+            ) from error
 
     def _tensor(self, kind: str, name: str, value: Any) -> bp.Tensor:
         import torch

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from batchpool.models.files.json_files import check_no_lfs_pointer, json_object
+from batchpool.models.files.weight_files import check_safetensors
 
 # A tokenizer is a tokenizer.json, or one of the files that slow ones have.
 _TOKENIZER_FILES = ("tokenizer.json", "vocab*", "*.model", "*.spm", "*.codes", "tekken.json")
@@ -25,10 +27,14 @@ def extra(name: str) -> Iterator[None]:
 
 
 def file_at(path: Path) -> Path:
-    """The path of a file that is there, "~" expanded; FileNotFoundError names it in full."""
+    """The path of a file that is there, "~" expanded; FileNotFoundError names it in full, and
+    ValueError one that is a pointer of Git LFS."""
     path = path.expanduser()
+    if path.is_dir():
+        raise FileNotFoundError(f"{path.absolute()} is a folder; option path takes a file")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path.absolute()}, which option path names")
+    check_no_lfs_pointer(path)
     return path
 
 
@@ -55,10 +61,13 @@ def folder_with(path: Path, name: str, advice: str = "") -> Path:
 def check_weights(folder: Path, trust: bool) -> None:
     """Raise FileNotFoundError for a folder of transformers without weights that may be loaded.
     trust: pickled ones may be, too. Of weights in several files, all that their index names have
-    to be there."""
+    to be there; ValueError for one of
+    them that is not whole."""
     for index in folder.glob("*.safetensors.index.json"):
         _check_index(index)
-    if any(folder.glob("*.safetensors")):
+    if files := sorted(folder.glob("*.safetensors")):
+        for file in files:
+            check_safetensors(file)
         return
     pickled = next(folder.glob("*.bin"), None)
     if pickled is None:
@@ -78,7 +87,7 @@ def check_weights(folder: Path, trust: bool) -> None:
 def _check_index(index: Path) -> None:
     """Raise FileNotFoundError for an index of weights that names a file which is not there."""
     try:
-        named = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        named = sorted(set(json_object(index)["weight_map"].values()))
         missing = [name for name in named if not (index.parent / name).is_file()]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{index.absolute()} cannot be read: {error!r}") from None
@@ -95,9 +104,8 @@ def check_tokenizer(folder: Path, trust: bool) -> None:
     make one of anything."""
     if trust or any(any(folder.glob(names)) for names in _TOKENIZER_FILES):
         return
-    settings = folder / "tokenizer_config.json"
-    text = settings.read_text(encoding="utf-8") if settings.is_file() else ""
-    if not any(kind in text for kind in _WITHOUT_VOCABULARY):
+    kind = str(json_object(folder / "tokenizer_config.json").get("tokenizer_class"))
+    if not any(each in kind for each in _WITHOUT_VOCABULARY):
         raise FileNotFoundError(
             f"there is no tokenizer in the folder {folder.absolute()}: tokenizer.json was expected"
             " beside its config.json"

@@ -24,6 +24,7 @@ import numpy as np
 
 import batchpool as bp
 from batchpool.models.extras import check_trust, extra, file_at
+from batchpool.models.files.weight_files import check_safetensors
 from batchpool.models.pictures import picture_of
 from batchpool.models.tokens import Dtype, dtype_on
 
@@ -164,6 +165,7 @@ def _classes_of(path: Path) -> int:
         return 0
     with extra("image-classifier"):
         from safetensors import safe_open
+    check_safetensors(path)
     with safe_open(str(path), framework="numpy") as file:
         return int(file.get_slice(_last_layer(file.keys())).get_shape()[0])
 

@@ -6,6 +6,8 @@ answer every request with numbers that mean nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,42 @@ def whole_model(library_class: Any, folder: Path, trust: bool, **settings: Any) 
         output_loading_info=True,
         **settings,
     )
-    if missing := sorted(report["missing_keys"]):
+    _check(report["missing_keys"], folder, type(model).__name__)
+    return model
+
+
+@contextmanager
+def whole_models(folder: Path, ignored: str) -> Iterator[None]:
+    """Models that another library makes by from_pretrained within the block have every weight.
+
+    ignored: a part of names between dots; weights with it may be missing; "" for none. Raises
+    ValueError as `whole_model` does. That library does not hand the report of what was missing on,
+    so the call is wrapped.
+    """
+    from transformers import PreTrainedModel
+
+    its_own = PreTrainedModel.__dict__["from_pretrained"]
+
+    def checked(cls: Any, *arguments: Any, **settings: Any) -> Any:
+        wants_report = settings.pop("output_loading_info", False)
+        model, report = its_own.__func__(cls, *arguments, output_loading_info=True, **settings)
+        missing = [name for name in report["missing_keys"] if ignored not in name.split(".")]
+        _check(missing, folder, type(model).__name__)
+        return (model, report) if wants_report else model
+
+    base: Any = PreTrainedModel
+    base.from_pretrained = classmethod(checked)
+    try:
+        yield
+    finally:
+        base.from_pretrained = its_own
+
+
+def _check(missing: Iterable[str], folder: Path, name: str) -> None:
+    if missing := sorted(missing):
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise ValueError(
             f"the folder {folder.absolute()} has no weights for {', '.join(missing[:_SHOWN])}{more}"
-            f" of {type(model).__name__}; a folder with all of them was expected, as its"
+            f" of {name}; a folder with all of them was expected, as its"
             " save_pretrained writes it, and not that of the network without its head"
         )
-    return model

@@ -14,7 +14,7 @@ whose pooling leaves the prompt out, runs in one step.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,9 @@ import numpy as np
 
 import batchpool as bp
 from batchpool.models.extras import check_tokenizer, check_trust, check_weights, extra, folder_with
+from batchpool.models.files.json_files import json_object, json_objects, values_of
+from batchpool.models.files.weight_files import check_safetensors
+from batchpool.models.pretrained import whole_models
 from batchpool.models.texts import by_length, decoded, share_cores
 from batchpool.models.tokens import (
     MADE,
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     import torch
 
 _PROMPT_NAME_BYTES = 64
+_POOLER = "pooler"  # of the network; many folders lack it, and the library has pooling of its own
 _HOW_TO_MAKE_ONE = (
     "; sentence_transformers makes a folder with it of one of plain transformers:"
     " SentenceTransformer(FOLDER).save(OTHER_FOLDER)"
@@ -71,25 +75,44 @@ class SentenceTransformer(bp.Model):
     ) -> None:
         self._path = path = folder_with(path, "modules.json", _HOW_TO_MAKE_ONE)
         self._normalize, self._dtype, self._trust = normalize, dtype, trust
-        modules = _read(path / "modules.json")
+        modules = json_objects(path / "modules.json")
+        with values_of(path / "modules.json"):
+            parts = [(str(module["type"]), path / module["path"]) for module in modules]
         if not trust:
-            _check_modules(path, modules)
-        self._dimensions = dimensions or _dimensions(path, modules)
-        settings = _read(path / "config_sentence_transformers.json")
-        self._prompts = {"": None, **(settings.get("prompts") or {})}
+            _check_modules(path / "modules.json", parts)
+        self._told_dimensions = told = _dimensions(parts)
+        self._dimensions = dimensions or told
+        if not self._dimensions:
+            raise ValueError(
+                f"{path / 'modules.json'} does not tell how long a vector is; set the option"
+                " dimensions"
+            )
+        if told and not 0 < self._dimensions <= told:
+            raise ValueError(
+                f"option dimensions is {dimensions}; 1 to {told} was expected, since vectors of the"
+                f" folder {path.absolute()} have {told}"
+            )
+        settings = json_object(path / "config_sentence_transformers.json")
+        with values_of(path / "config_sentence_transformers.json"):
+            self._prompts = {"": None, **(settings.get("prompts") or {})}
+            default = settings.get("default_prompt_name") or ""
+            longest = max(len(name.encode()) for name in [*self._prompts, default])
+            if default not in self._prompts:
+                raise ValueError(f"default_prompt_name {default!r} is none of its prompts")
         self.inputs = [bp.Tensor("text", "bytes", (), max_bytes=max_bytes)]
         self.outputs = [bp.Tensor("embedding", "float32", (self._dimensions,))]
         if any(self._prompts.values()):
-            default = settings.get("default_prompt_name") or ""
-            limit = max(_PROMPT_NAME_BYTES, *map(len, self._prompts))
+            limit = max(_PROMPT_NAME_BYTES, longest)
             self.parameters = [bp.Tensor("prompt_name", "bytes", max_bytes=limit, default=default)]
-        encoder = path / modules[0]["path"] if modules else path
-        if modules and modules[0]["type"].endswith(".Transformer"):
+        encoder = parts[0][1] if parts else path
+        if parts and parts[0][0].endswith(".Transformer"):
             check_weights(encoder, trust)
             check_tokenizer(encoder, trust)
-        self._config = _read(encoder / "config.json")
+        how = json_object(encoder / "sentence_bert_config.json")
+        self._uses_pooler = "pooler_output" in str(how)
+        self._config = json_object(encoder / "config.json")
         self._max_tokens = token_limit(encoder, self._config, max_bytes)
-        is_staged = _makes_ids_only(path, modules)
+        is_staged = _makes_ids_only(parts)
         self.features = token_features(self._max_tokens) if is_staged else []
         self.cuda_graphs = cuda_graphs
         if cuda_graphs and (self.parameters or not is_staged):
@@ -120,12 +143,28 @@ class SentenceTransformer(bp.Model):
 
     def load(self, device: str) -> None:
         self._model = self._loaded(device, dtype_on(device, self._dtype, self._config)).eval()
+        sample = self._tokens(["a text"], None)
+        self._check_length(sample)
         if not self.features:
             return
         # What the library gives beside the tensors of the tokens belongs to every batch.
-        sample = self._tokens(["a text"], None)
         self._names = [name for name in MADE if name in sample]
         self._beside = {k: v for k, v in sample.items() if k not in MADE}
+
+    def _check_length(self, sample: dict[str, Any]) -> None:
+        """Raise ValueError for vectors that are not as long as the folder says: they would be cut
+        without a word."""
+        import torch
+
+        with torch.inference_mode():
+            found = self._model(self._moved(sample))["sentence_embedding"].shape[1]
+        told = self._told_dimensions
+        if found < self._dimensions or found != (told or found):
+            raise ValueError(
+                f"the model in {self._path.absolute()} makes vectors of {found} dimensions;"
+                f" {told or self._dimensions} were expected, by"
+                f" {'its own files' if told else 'the option dimensions'}"
+            )
 
     def _loaded(self, device: str, dtype: str) -> Any:
         with extra("sentence-transformer"):
@@ -135,13 +174,14 @@ class SentenceTransformer(bp.Model):
         disable_progress_bar()
         share_cores()
         kwargs = {"use_safetensors": None if self._trust else True}
-        return sentence_transformers.SentenceTransformer(
-            str(self._path),
-            device=device,
-            local_files_only=True,
-            trust_remote_code=self._trust,
-            model_kwargs={**kwargs, "dtype": getattr(torch, dtype)},
-        )
+        with whole_models(self._path, ignored="" if self._uses_pooler else _POOLER):
+            return sentence_transformers.SentenceTransformer(
+                str(self._path),
+                device=device,
+                local_files_only=True,
+                trust_remote_code=self._trust,
+                model_kwargs={**kwargs, "dtype": getattr(torch, dtype)},
+            )
 
     def infer(self, batch: bp.Batch) -> dict[str, torch.Tensor]:
         if not self.features:
@@ -172,7 +212,7 @@ class SentenceTransformer(bp.Model):
             if name not in self._prompts:
                 known = ", ".join(map(repr, sorted(self._prompts)))
                 text = f"prompt_name {name!r} is not known; expected one of {known}"
-                batch.fail(row, bp.InvalidInput(text))
+                batch.fail(row, bp.InvalidInput(text, {"parameter": "prompt_name"}))
                 chosen[row] = ""
         return chosen
 
@@ -181,14 +221,21 @@ class SentenceTransformer(bp.Model):
         tokens: dict[str, Any] = self._model.preprocess(texts, prompt=prompt)
         return tokens
 
-    def _vectors(self, tokens: dict[str, Any]) -> torch.Tensor:
+    def _moved(self, tokens: dict[str, Any]) -> dict[str, Any]:
+        """A tokenizer's tensors on the model's device, and what else it gave."""
         import torch
 
-        moved = {
+        return {
             key: value.to(self._model.device) if isinstance(value, torch.Tensor) else value
             for key, value in tokens.items()
         }
-        found: torch.Tensor = self._model(moved)["sentence_embedding"][:, : self._dimensions]
+
+    def _vectors(self, tokens: dict[str, Any]) -> torch.Tensor:
+        import torch
+
+        found: torch.Tensor = self._model(self._moved(tokens))["sentence_embedding"][
+            :, : self._dimensions
+        ]
         return (
             torch.nn.functional.normalize(found.float(), dim=1)
             if self._normalize
@@ -196,46 +243,51 @@ class SentenceTransformer(bp.Model):
         )
 
 
-def _read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def _check_modules(path: Path, modules: list[dict[str, str]]) -> None:
-    """Raise ValueError for modules with code of their own, and for pickled weights."""
-    for module in modules:
-        package, _, kind = module["type"].rpartition(".")
+def _check_modules(file: Path, parts: Sequence[tuple[str, Path]]) -> None:
+    """Raise ValueError for modules with code of their own, and for weights that are pickled or not
+    whole. parts: class
+    and folder of each module that the file lists."""
+    for name, folder in parts:
+        package, _, kind = name.rpartition(".")
         if not package.startswith("sentence_transformers.") or kind not in _WITHOUT_CODE:
-            check_trust(False, f"the module {module['type']!r} of {path / 'modules.json'}")
-        folder = path / module["path"]
+            check_trust(False, f"the module {name!r} of {file}")
         pickled = folder / "pytorch_model.bin"
         if pickled.is_file() and not list(folder.glob("model*.safetensors")):
             check_trust(False, f"{pickled}, which is pickled and has no safetensors beside it,")
+        for weights in folder.glob("model*.safetensors"):
+            check_safetensors(weights)
 
 
-def _makes_ids_only(path: Path, modules: list[dict[str, str]]) -> bool:
+def _makes_ids_only(parts: Sequence[tuple[str, Path]]) -> bool:
     """True if all that the modules need of a text is the ids of its tokens."""
-    package, _, kind = modules[0]["type"].rpartition(".") if modules else ("", "", "")
+    package, _, kind = parts[0][0].rpartition(".") if parts else ("", "", "")
     if not package.startswith("sentence_transformers.") or kind != "Transformer":
         return False
-    pooling = [_read(path / module["path"] / "config.json") for module in modules[1:]]
+    pooling = [json_object(folder / "config.json") for _, folder in parts[1:]]
     return all(settings.get("include_prompt", True) for settings in pooling)
 
 
-def _dimensions(path: Path, modules: list[dict[str, str]]) -> int:
-    """The dimensions that pooling and what comes behind it give; ValueError where nothing tells."""
+def _dimensions(parts: Sequence[tuple[str, Path]]) -> int:
+    """The dimensions that pooling and what comes behind it give; 0 where nothing tells."""
     found = 0
-    for module in modules:
-        settings = _read(path / module["path"] / "config.json")
-        kind = module["type"].rpartition(".")[2]
-        if kind == "Pooling":
-            each = settings.get("embedding_dimension") or settings.get("word_embedding_dimension")
-            flags = [settings[key] for key in settings if key.startswith("pooling_mode_")]
-            modes = settings.get("pooling_mode", "")
-            found = int(each) * (len(modes) if isinstance(modes, list) else max(1, sum(flags)))
-        elif kind == "Dense":
-            found = int(settings["out_features"])
-    if not found:
-        raise ValueError(
-            f"{path / 'modules.json'} does not tell how long a vector is; set the option dimensions"
-        )
+    for name, folder in parts:
+        kind = name.rpartition(".")[2]
+        if kind not in ("Pooling", "Dense"):
+            continue
+        settings = json_object(folder / "config.json")
+        if not settings:
+            if name.startswith("sentence_transformers."):
+                raise FileNotFoundError(
+                    f"there is no {folder.absolute() / 'config.json'}, which {name} in modules.json"
+                    " needs"
+                )
+            continue
+        with values_of(folder / "config.json"):
+            if kind == "Pooling":
+                each = settings.get("embedding_dimension") or settings["word_embedding_dimension"]
+                flags = [settings[key] for key in settings if key.startswith("pooling_mode_")]
+                modes = settings.get("pooling_mode", "")
+                found = int(each) * (len(modes) if isinstance(modes, list) else max(1, sum(flags)))
+            else:
+                found = int(settings["out_features"])
     return found

@@ -12,7 +12,6 @@ one label, the plain value of a regression.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ import numpy as np
 
 import batchpool as bp
 from batchpool.models.extras import check_tokenizer, check_weights, extra, folder_with
+from batchpool.models.files.json_files import json_object, values_of
 from batchpool.models.pretrained import whole_model
 from batchpool.models.texts import decoded, share_cores
 from batchpool.models.tokens import (
@@ -59,10 +59,11 @@ class TextClassifier(bp.Model):
         check_weights(path, trust)
         check_tokenizer(path, trust)
         self._dtype, self._trust = dtype, trust
-        self._config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        self._config = json_object(path / "config.json")
         # As transformers has it, which does not write the two labels that are its default.
         names = self._config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-        self._labels = [str(names[key]) for key in sorted(names, key=int)]
+        with values_of(path / "config.json"):
+            self._labels = [str(names[key]) for key in sorted(names, key=int)]
         self._encoded = [label.encode() for label in self._labels]
         unlike = self._labels if len(set(self._labels)) == len(self._labels) else ()
         self.inputs = [bp.Tensor("text", "bytes", (), max_bytes=max_bytes)]

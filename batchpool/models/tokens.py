@@ -6,7 +6,6 @@ tokenizer would, with its pad token on its side, so that a model sees what the l
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 import batchpool as bp
+from batchpool.models.files.json_files import json_object
 
 if TYPE_CHECKING:
     import torch
@@ -39,18 +39,13 @@ def token_limit(folder: Path, config: Mapping[str, Any], max_bytes: int) -> int:
     """The most tokens of a text that the model of this folder takes, as far as its files tell; else
     about as many as a text of `max_bytes` has."""
     for limit in (
-        _read(folder / "sentence_bert_config.json").get("max_seq_length"),
-        _read(folder / "tokenizer_config.json").get("model_max_length"),
+        json_object(folder / "sentence_bert_config.json").get("max_seq_length"),
+        json_object(folder / "tokenizer_config.json").get("model_max_length"),
         config.get("max_position_embeddings"),
     ):
-        if limit and limit <= _NO_LIMIT:
+        if isinstance(limit, int | float) and 1 <= limit <= _NO_LIMIT:
             return int(limit)
     return max_bytes + _MARKS
-
-
-def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return found
 
 
 def token_features(most: int) -> list[bp.Tensor]:

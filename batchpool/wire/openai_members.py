@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from batchpool.core.errors import InvalidRequest, PoolError, TooLarge
+from batchpool.core.errors import InvalidInput, InvalidRequest, PoolError, TooLarge
 from batchpool.wire.json_text import no_text
 from batchpool.wire.request import Body, brief
 
@@ -26,6 +26,16 @@ def about(member: str, error: _Error) -> _Error:
     """The error with the member that is at fault."""
     error.param = member[:_LONGEST_NAME]
     return error
+
+
+def about_refused(member: str, error: InvalidInput) -> InvalidInput:
+    """The refusal of a model with the member that is at fault: the parameter that its details name,
+    which is the same for all rows, else `member`, which has the input."""
+    named = error.details.get("parameter")
+    if not isinstance(named, str):
+        return about(member, error)
+    error.row = None
+    return about(named, error)
 
 
 class Members:

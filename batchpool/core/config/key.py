@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchpool.core.config.import_names import IMPORT_NAME, import_hint
-from batchpool.core.config.ready_models import ready_model_hint
+from batchpool.core.config.ready_models import path_hint, ready_model_hint
 
 Devices = str | tuple[int, ...]
 Sizes = tuple[int, ...]
@@ -143,7 +143,7 @@ def expectation(key: Key, value: Any) -> str:
     """The legal values in words, and the one that was probably meant by one that is not legal."""
     if key.pattern is not IMPORT_NAME or not isinstance(value, str):
         return key.expected
-    return key.expected + (ready_model_hint(value) or import_hint(value))
+    return key.expected + (ready_model_hint(value) or import_hint(value) or path_hint(value))
 
 
 def _sizes(value: Any) -> Sizes:

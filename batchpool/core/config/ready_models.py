@@ -24,7 +24,12 @@ _EXTRAS = {
     "text_classifier": "text-classifier",
     "causal_lm": "causal-lm,text",
 }
-_FILE_ENDINGS = (".onnx", ".pt2", ".safetensors", ".pth", ".pt")
+_WORD_OF_ENDING = {
+    ".onnx": "onnx",
+    ".pt2": "exported",
+    **dict.fromkeys((".safetensors", ".pth", ".pt"), "image_classifier"),
+}
+_FILE_ENDINGS = tuple(_WORD_OF_ENDING)
 _NAME_CHARACTERS_MOST = 128
 
 
@@ -43,14 +48,24 @@ def extras_of(import_name: str) -> str:
 
 def misspelt_ready_model(text: str) -> str:
     """The end of a message about a text whose word before the colon is nearly that of a short form,
-    or that is such a word alone; "" for any other."""
+    or that is such a word or the path of a file alone; "" for any other."""
     word, colon, path = text.partition(":")
     if not colon and word in READY_MODELS:
         return f'; did you mean "{word}:PATH"?'
+    if not colon and (kind := _WORD_OF_ENDING.get(posixpath.splitext(text)[1])):
+        return f'; did you mean "{kind}:{text}"?'
     near = difflib.get_close_matches(word.replace("-", "_"), READY_MODELS, n=1)
     if not colon or not path or not near or word in READY_MODELS:
         return ""
     return f'; did you mean "{near[0]}:{path}"?'
+
+
+def path_hint(text: str) -> str:
+    """The end of a message about a path that stands alone, as of a folder; "" for any other."""
+    if ":" in text or "/" not in text or text.endswith(".py"):
+        return ""
+    forms = ", ".join(f"{word}:PATH" for word in READY_MODELS)
+    return f"; a path goes behind the word for what lies there: {forms}"
 
 
 def ready_model_hint(text: str) -> str:

@@ -11,32 +11,41 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from batchpool.core.scheduler.depth import ends_soon_at, most_in_flight
+from batchpool.core.scheduler.depth import (
+    QUEUED_BEFORE_END_NS,
+    ends_soon_at,
+    most_in_flight,
+)
 from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.queue import I64, QueueColumn
 
 
 def all_busy_until(now_ns: int, queue: I64, workers: Sequence[WorkerView], limits: Limits) -> int:
-    """When a partial batch may be queued behind a worker's batch; 0 where a row may leave now.
+    """When a batch may be queued behind a worker's batch; 0 where a row may leave now.
 
     NEVER_NS: not before a batch ends or more rows come. queue: at least one row, none of it beside
     background rows; no row's deadline has passed.
     """
-    room, until_ns = False, NEVER_NS
+    room_from_ns, until_ns, all_lanes = NEVER_NS, NEVER_NS, True
     for worker in workers:
         if worker.closed:
             continue
         in_flight = worker.in_flight
         if in_flight == 0:
             return 0
+        all_lanes = all_lanes and worker.lanes is None
         if in_flight < most_in_flight(in_flight, worker.time, limits):
-            room = True
+            room_from_ns = min(room_from_ns, worker.free_at_ns - QUEUED_BEFORE_END_NS)
         if in_flight == 1 and limits.row_elements is not None:
             soon_ns = ends_soon_at(worker.free_at_ns, worker.elements_time, limits)
             if soon_ns <= now_ns:
                 return 0
             until_ns = min(until_ns, soon_ns)
-    return 0 if room and _fills_a_batch(queue, limits) else until_ns
+    if room_from_ns == NEVER_NS or not _fills_a_batch(queue, limits):
+        return until_ns
+    if room_from_ns <= now_ns or not all_lanes:  # rows may fill a batch that none of them may run
+        return 0
+    return min(until_ns, room_from_ns)
 
 
 def _fills_a_batch(queue: I64, limits: Limits) -> bool:

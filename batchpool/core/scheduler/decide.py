@@ -53,7 +53,12 @@ from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.background import BACKGROUND_KEY, rows_beside
 from batchpool.core.scheduler.busy_workers import all_busy_until
 from batchpool.core.scheduler.decision import Decision, Dispatch
-from batchpool.core.scheduler.depth import ends_soon_at, most_in_flight
+from batchpool.core.scheduler.depth import (
+    QUEUED_BEFORE_END_NS,
+    ends_soon_at,
+    most_in_flight,
+    runs_long,
+)
 from batchpool.core.scheduler.estimators import ArrivalEstimator
 from batchpool.core.scheduler.joined_buckets import with_other_buckets
 from batchpool.core.scheduler.latency_target import cap_of, expected_late
@@ -289,6 +294,8 @@ class _Round:
     def _in_flight_limit(self, number: int, reason: DispatchReason) -> int:
         """The number of batches that the worker may have in flight, this one included."""
         if reason is _FULL:
+            if self.free_ns[number] - QUEUED_BEFORE_END_NS > self.now_ns:
+                return 1
             time = self.workers[number].time
             return most_in_flight(self.in_flight[number], time, self.limits)
         return 2 if self._ends_soon_at(number) <= self.now_ns else 1
@@ -305,7 +312,10 @@ class _Round:
         self.dispatch.append(Dispatch(number, rows, reason))
         self.in_flight[number] += 1
         time = self.workers[number].time
-        if time is not None and (len(self.workers) > 1 or self.limits.row_elements is not None):
+        limits = self.limits
+        if time is not None and (
+            len(self.workers) > 1 or limits.row_elements is not None or runs_long(time, limits)
+        ):
             self.free_ns[number] = max(self.free_ns[number], self.now_ns) + int(time.mean_ns(n))
 
     def _wake_up_at(self, number: int, reason: DispatchReason | None, until_ns: int) -> None:
@@ -313,7 +323,12 @@ class _Round:
         batches = self.in_flight[number]
         if reason is None and batches == 0:
             self.wake_at_ns = min(self.wake_at_ns, until_ns)
-        elif batches == 1 and reason is not _FULL:
+        elif reason is _FULL:
+            queued_ns = self.free_ns[number] - QUEUED_BEFORE_END_NS
+            most = most_in_flight(batches, self.workers[number].time, self.limits)
+            if self.now_ns < queued_ns and 0 < batches < most:
+                self.wake_at_ns = min(self.wake_at_ns, queued_ns)
+        elif batches == 1:
             soon_ns = max(self.now_ns if reason else until_ns, self._ends_soon_at(number))
             if soon_ns > self.now_ns:
                 self.wake_at_ns = min(self.wake_at_ns, soon_ns)

@@ -2,8 +2,10 @@
 
 A full batch may be queued, up to `depth` dispatched and at most `AHEAD` more where batches are
 short, so that the worker does not idle between two batches; but not behind a worker's first batch,
-whose time is not known yet. Where rows of several buckets wait, a partial batch of one of them is
-also queued behind a batch that ends soon: the others go on collecting meanwhile.
+whose time is not known yet, nor behind one that runs for long still: whoever comes meanwhile would
+wait for both, and the worker loses nothing as long as the next one is there in time. Where rows of
+several buckets wait, a partial batch of one of them is also queued behind a batch that ends soon:
+the others go on collecting meanwhile.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.limits import NEVER_NS, Limits
 
 AHEAD = 2  # full batches in flight beyond `depth` at most, where batches are short
+# A full batch is queued so long before the batch in front of it is expected to end. Expected times
+# are wrong by a part of themselves; one that ends sooner costs the worker a wake-up.
+QUEUED_BEFORE_END_NS = 25_000_000
 # From the end of a batch until the worker has launched another one in its place: outputs stored,
 # two wake-ups, a step of the batcher, inputs gathered. Batches that are dispatched beyond `depth`
 # last as long.
@@ -31,6 +36,14 @@ def most_in_flight(in_flight: int, time: ServiceTime | None, limits: Limits) -> 
         return limits.depth
     batch_ns = time.mean_ns(limits.max_batch)
     return limits.depth + (AHEAD if batch_ns * AHEAD <= _TURN_NS else int(_TURN_NS // batch_ns))
+
+
+def runs_long(time: ServiceTime, limits: Limits) -> bool:
+    """True if full batches are not queued behind another one at once: its end has to be foreseen.
+
+    time: of a worker's batches by their rows.
+    """
+    return time.known and time.mean_ns(limits.max_batch) > QUEUED_BEFORE_END_NS
 
 
 def ends_soon_at(free_at_ns: int, time: ServiceTime | None, limits: Limits) -> int:

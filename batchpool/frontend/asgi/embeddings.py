@@ -23,6 +23,7 @@ from batchpool.frontend.service.pool_view import PoolView
 from batchpool.wire.embeddings import EmbeddingRequest, embedding_answer, read_embedding_request
 from batchpool.wire.model_tables import json_fields
 from batchpool.wire.openai import INPUT
+from batchpool.wire.openai_members import about_refused
 from batchpool.wire.request import (
     InferRequest,
     OutputChoice,
@@ -52,7 +53,7 @@ class Embeddings:
             response = checked(await call.run())
         except Exception as exc:
             if isinstance(exc, InvalidInput):
-                exc.param = INPUT
+                about_refused(INPUT, exc)
             response = error_response(exc)
         metrics = self._view.endpoints.metrics(call.model_name)
         count_end(metrics, response, scope, head.at_ns)

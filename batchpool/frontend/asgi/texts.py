@@ -34,6 +34,7 @@ from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.frontend.service.prompt_limits import ADVICE
 from batchpool.wire.model_tables import json_fields
+from batchpool.wire.openai_members import about_refused
 from batchpool.wire.openai_texts import DONE, TextAnswer, Usage, WholeText
 from batchpool.wire.request import InferRequest, header_priority, header_timeout_ns
 from batchpool.wire.text_routes import TextRoute
@@ -66,7 +67,7 @@ class Texts:
         except Exception as exc:
             call.is_sent = False
             if isinstance(exc, InvalidInput):
-                exc.param = self._route.member
+                about_refused(self._route.member, exc)
             response = error_response(exc)
         if call.is_sent:
             return

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from batchpool.models.files.json_files import json_object, values_of
 
 _USUAL_LENGTH = 2048  # tokens of a sequence, where the option leaves it open
 # As the models' configurations call it.
@@ -32,12 +33,19 @@ class ModelFolder:
     @classmethod
     def read(cls, path: Path) -> ModelFolder:
         """The facts of a folder. Raises OSError and ValueError for files that cannot be read."""
-        config = _read(path / "config.json")
+        config = json_object(path / "config.json")
+        if not config.get("model_type"):
+            raise ValueError(
+                f"{path.absolute() / 'config.json'} names no model_type, so that this is no model"
+                " of transformers"
+            )
         tokenizer = path / "tokenizer.json"
+        with values_of(path / "config.json"):
+            config = {**config, **config.get("text_config", {})}
         return cls(
             path,
-            {**config, **config.get("text_config", {})},
-            _read(path / "generation_config.json"),
+            config,
+            json_object(path / "generation_config.json"),
             str(tokenizer.absolute()) if tokenizer.is_file() else "",
             _chat_template(path),
         )
@@ -76,7 +84,9 @@ class ModelFolder:
     def checked_length(self, wanted: int) -> int:
         """The most tokens of a sequence: as wanted, or for 0 as many as the model takes, at most
         2,048. Raises ValueError for more than it takes."""
-        most = next((int(self.config[key]) for key in _LENGTH_KEYS if self.config.get(key)), None)
+        with values_of(self.path / "config.json"):
+            told = (int(self.config[key]) for key in _LENGTH_KEYS if self.config.get(key))
+            most = next(told, None)
         if wanted < 0 or wanted == 1:
             raise ValueError(f"option max_length is {wanted}; 2 or more tokens were expected")
         if not wanted:
@@ -100,12 +110,13 @@ class ModelFolder:
             return 0.0, 0, 1.0
         found = (self.generation.get(key) for key in ("temperature", "top_k", "top_p"))
         temperature, top_k, top_p = found
-        # The library's own defaults.
-        return (
-            1.0 if temperature is None else float(temperature),
-            50 if top_k is None else int(top_k),
-            1.0 if top_p is None else float(top_p),
-        )
+        with values_of(self.path / "generation_config.json"):
+            # The library's own defaults.
+            return (
+                1.0 if temperature is None else float(temperature),
+                50 if top_k is None else int(top_k),
+                1.0 if top_p is None else float(top_p),
+            )
 
 
 def _refusal(folder: ModelFolder, kind: str, reason: str) -> ValueError:
@@ -117,14 +128,8 @@ def _chat_template(path: Path) -> str:
     the one called "default" counts among several."""
     if (file := path / "chat_template.jinja").is_file():
         return file.read_text(encoding="utf-8")
-    found = _read(path / "tokenizer_config.json").get("chat_template")
+    found = json_object(path / "tokenizer_config.json").get("chat_template")
     if isinstance(found, list):
-        found = next((each["template"] for each in found if each["name"] == "default"), None)
+        with values_of(path / "tokenizer_config.json"):
+            found = next((each["template"] for each in found if each["name"] == "default"), None)
     return found or ""
-
-
-def _read(path: Path) -> dict[str, Any]:
-    found: Any = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} holds no JSON object")
-    return found

@@ -33,12 +33,17 @@ class Trial:
             kv = f" of {self.kv_tokens} tokens together" if self.kv_tokens else ""
             return (
                 f"on {self.device} in {self.load_s:.1f} s: {self.sequences} sequences at once{kv};"
-                f" the slowest step of its warm-up takes {self.batch_s * 1e3:.3g} ms"
+                f" the slowest step of its warm-up takes {_ms(self.batch_s)}"
             )
         return (
             f"on {self.device} in {self.load_s:.1f} s; its slowest batch, of {self.rows} rows,"
-            f" takes {self.batch_s * 1e3:.3g} ms"
+            f" takes {_ms(self.batch_s)}"
         )
+
+
+def _ms(seconds: float) -> str:
+    ms = seconds * 1e3
+    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
 
 
 def try_model(

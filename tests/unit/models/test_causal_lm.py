@@ -197,6 +197,7 @@ def test_a_wrong_request_is_refused_alone(
     assert list(refused) == [0]
     assert isinstance(refused[0], bp.InvalidInput)
     assert text in str(refused[0])
+    assert [*refused[0].details.values()] == [*parameters]  # as OpenAI's clients are told
     made = [model.step() for _ in range(2)]
     assert [list(step.numbers) for step in made] == [[1], [1]]
     assert [int(step.tokens[0]) for step in made] == generated(folder, [4, 5], 2)

@@ -116,6 +116,16 @@ def test_a_program_of_a_fixed_batch_is_told_how_to_export_it(tmp_path: Path) -> 
         made(path)
 
 
+def test_a_file_that_is_no_program_is_named(tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(6, 3).state_dict(), tmp_path / "weights.pt2")
+    (tmp_path / "text.pt2").write_text("no archive")
+    for name in ("weights.pt2", "text.pt2"):
+        with pytest.raises(
+            ValueError, match=rf"/{name} is no program that torch\.export of PyTorch"
+        ):
+            made(tmp_path / name)
+
+
 def test_a_file_needs_trust_and_must_be_there(path: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"net.pt2, a program .* can hold code .* trust = true"):
         made(path, trust=False)

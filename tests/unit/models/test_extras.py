@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from batchpool.models.extras import check_tokenizer, check_weights, folder_with
+from batchpool.models.extras import check_tokenizer, check_weights, file_at, folder_with
+
+
+def weights(path: Path) -> None:
+    """A whole file of safetensors, without tensors."""
+    path.write_bytes((2).to_bytes(8, "little") + b"{}")
 
 
 @pytest.mark.parametrize(
@@ -24,6 +29,18 @@ def test_a_path_that_is_no_folder_of_a_model(tmp_path: Path, path: str, text: st
         folder_with(tmp_path / path, "config.json")
 
 
+def test_a_path_that_is_no_file_of_a_model(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"is a folder; option path takes a file"):
+        file_at(tmp_path)
+    with pytest.raises(
+        FileNotFoundError, match=r"there is no file /.*net\.onnx, which option path"
+    ):
+        file_at(tmp_path / "net.onnx")
+    (tmp_path / "net.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:7")
+    with pytest.raises(ValueError, match=r"net\.onnx is a pointer of Git LFS .*`git lfs pull`"):
+        file_at(tmp_path / "net.onnx")
+
+
 def test_weights_are_there_and_need_no_trust(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no weights .* model\.safetensors was expected"):
         check_weights(tmp_path, True)
@@ -31,24 +48,28 @@ def test_weights_are_there_and_need_no_trust(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"pytorch_model\.bin is pickled.* trust = true"):
         check_weights(tmp_path, False)
     check_weights(tmp_path, True)
-    (tmp_path / "model-00001-of-00002.safetensors").touch()
+    weights(tmp_path / "model-00001-of-00002.safetensors")
     check_weights(tmp_path, False)
+    (tmp_path / "model-00002-of-00002.safetensors").touch()
+    with pytest.raises(ValueError, match=r"00002\.safetensors, of 0 bytes, is no whole file"):
+        check_weights(tmp_path, False)
 
 
 def test_of_weights_in_several_files_the_missing_one_is_named(tmp_path: Path) -> None:
     names = [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
     index = {"weight_map": {"a": names[0], "b": names[1], "c": names[2], "d": names[0]}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    (tmp_path / names[0]).touch()
+    weights(tmp_path / names[0])
     text = rf"no {names[1]} in the folder /.*, one of 3 files .*; 2 are missing"
     with pytest.raises(FileNotFoundError, match=text):
         check_weights(tmp_path, False)
     for name in names[1:]:
-        (tmp_path / name).touch()
+        weights(tmp_path / name)
     check_weights(tmp_path, False)
-    (tmp_path / "model.safetensors.index.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"index\.json cannot be read"):
-        check_weights(tmp_path, False)
+    for text in ("[]", "{", "{}", '{"weight_map": 7}'):
+        (tmp_path / "model.safetensors.index.json").write_text(text)
+        with pytest.raises(ValueError, match=r"model\.safetensors\.index\.json"):
+            check_weights(tmp_path, False)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "spiece.model", "source.spm"])

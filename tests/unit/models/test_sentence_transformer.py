@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ def test_rows_of_one_batch_have_prompts_of_their_own(folder: Path, encoder: Any)
     assert str(model.refused[2]) == "text is not valid UTF-8: invalid start byte at byte 0"
     text = "prompt_name 'queri' is not known; expected one of '', 'document', 'query'"
     assert str(model.refused[3]) == text
+    assert model.refused[3].details == {"parameter": "prompt_name"}
 
 
 def test_vectors_may_be_cut_and_scaled(folder: Path, encoder: Any) -> None:
@@ -135,6 +137,74 @@ def test_a_folder_that_cannot_be_served_is_told_why(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not tell how long a vector is; set the option dim"):
         made(folder)
     assert spec_of(made(folder, dimensions=3)).outputs[0].shape == (3,)
+    folder = small(tmp_path, [module("sentence_transformers.models.Pooling")])
+    with pytest.raises(FileNotFoundError, match=r"there is no .*/1/config\.json, which .*Pooling"):
+        made(folder)
+    for settings in ({}, {"embedding_dimension": "wide"}, {"embedding_dimension": None}):
+        small(
+            tmp_path, [module("sentence_transformers.models.Pooling")], config={"a": 1, **settings}
+        )
+        with pytest.raises(ValueError, match=r"/1/config\.json has values that were not expected"):
+            made(folder)
+    small(tmp_path, [{"path": "1"}])
+    with pytest.raises(ValueError, match=r"/modules\.json has values .*: no 'type' in it"):
+        made(folder)
+
+
+def test_a_vector_is_not_longer_than_the_folders(folder: Path) -> None:
+    for dimensions in (13, -1):
+        with pytest.raises(
+            ValueError, match=rf"option dimensions is {dimensions}; 1 to 12 was exp"
+        ):
+            made(folder, dimensions=dimensions)
+
+
+def changed(folder: Path, to: Path) -> Path:
+    """A copy of the folder, whose files may be changed."""
+    return Path(shutil.copytree(folder, to / "changed"))
+
+
+def test_a_folder_that_lacks_weights_is_refused_by_their_names(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The library would fill them with random numbers, and every vector would mean nothing."""
+    path = changed(folder, tmp_path)
+    safetensors = library("safetensors.torch")
+    weights = safetensors.load_file(path / "model.safetensors")
+    assert any("layer.1." in name for name in weights)
+    kept = {name: tensor for name, tensor in weights.items() if "layer.1." not in name}
+    safetensors.save_file(kept, path / "model.safetensors", metadata={"format": "pt"})
+    model = made(path)
+    for load in (model.load_preprocess, lambda: model.load("cpu")):
+        with pytest.raises(ValueError, match=r"no weights for encoder\.layer\.1\..* of BertModel"):
+            load()
+
+
+def test_a_pooler_that_nothing_reads_may_be_missing(folder: Path, tmp_path: Path) -> None:
+    path = changed(folder, tmp_path)
+    safetensors = library("safetensors.torch")
+    weights = safetensors.load_file(path / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if "pooler" not in name}
+    assert len(kept) < len(weights)
+    safetensors.save_file(kept, path / "model.safetensors", metadata={"format": "pt"})
+    expected = sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    found = vectors(Pair(lambda: made(path)), batch_of(TEXTS))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_vectors_of_another_length_than_the_folder_says_are_not_cut_without_a_word(
+    tmp_path: Path,
+) -> None:
+    folder = sentence_transformer(tmp_path)
+    told = next(folder.glob("*Pooling/config.json"))
+    key = next(key for key in json.loads(told.read_text()) if "embedding_dimension" in key)
+    rewrite(told, **{key: 9})
+    model = made(folder)
+    assert spec_of(model).outputs[0].shape == (9,)
+    with pytest.raises(
+        ValueError, match=r"makes vectors of 16 dimensions; 9 were expected, by its"
+    ):
+        model.load("cpu")
 
 
 def test_code_and_pickles_of_a_folder_need_trust(tmp_path: Path) -> None:
@@ -149,6 +219,9 @@ def test_code_and_pickles_of_a_folder_need_trust(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"pytorch_model.bin, which is pickled .* trust = true"):
         made(folder)
     (folder / "1" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"1/model\.safetensors, of 0 bytes, is no whole file"):
+        made(folder)
+    (folder / "1" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     assert spec_of(made(folder)).outputs[0].shape == (3,)
 
 
@@ -162,6 +235,14 @@ def test_a_default_prompt_is_the_parameters_default(tmp_path: Path) -> None:
     path.write_text("{}")
     rewrite(path, prompts={"a": "x: "}, default_prompt_name="a")
     assert spec_of(made(folder)).parameters[0].default == "a"
+    rewrite(path, default_prompt_name="b")
+    with pytest.raises(
+        ValueError, match=r"config_sentence_transformers\.json .* 'b' is none of its"
+    ):
+        made(folder)
+    long = "\N{GREEK SMALL LETTER OMEGA}" * 60  # of 120 bytes
+    rewrite(path, prompts={long: "x: "}, default_prompt_name=long)
+    assert spec_of(made(folder)).parameters[0].default == long
 
 
 def test_a_folder_whose_pooling_leaves_the_prompt_out_runs_in_one_step(

@@ -56,6 +56,15 @@ def test_a_name_is_legal_in_a_url_or_left_to_the_class() -> None:
     assert len(name_of_file("x" * 200)) == 128
 
 
+@pytest.mark.parametrize("text", ["models/bge-small", "models/bge-small-en-v1.5", "/m/x", "./x"])
+def test_a_path_alone_is_told_the_words_that_go_before_one(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"a path goes behind the word .* onnx:PATH, .*causal_lm"):
+        model_of(text)
+    with pytest.raises(ConfigError) as of_code:
+        model_of("models/scale.Scale")
+    assert str(of_code.value).endswith("; write models.scale:Scale")
+
+
 def test_a_path_must_follow() -> None:
     with pytest.raises(ConfigError, match='--model "onnx:": expected a path behind the colon'):
         model_of("onnx:")
@@ -68,6 +77,9 @@ def test_a_path_must_follow() -> None:
         ("sentence-transformer:m/bge", "sentence_transformer:m/bge"),
         ("text_clasifier:m/x", "text_classifier:m/x"),
         ("causal_lm", "causal_lm:PATH"),
+        ("models/fraud.onnx", "onnx:models/fraud.onnx"),
+        ("net.pt2", "exported:net.pt2"),
+        ("resnet50.safetensors", "image_classifier:resnet50.safetensors"),
     ],
 )
 def test_a_word_that_is_nearly_one_of_them_is_told(text: str, near: str) -> None:

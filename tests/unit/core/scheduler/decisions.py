@@ -12,6 +12,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from batchpool.core.scheduler.decide import Decision, Dispatch, Limits, WorkerView, decide
+from batchpool.core.scheduler.depth import QUEUED_BEFORE_END_NS
 from batchpool.core.scheduler.element_budget import BucketRows, InputShape, RowElements
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
 from batchpool.core.scheduler.latency_target import cap_of
@@ -154,7 +155,7 @@ def _workers(choices: _Choices, limits: Limits, *, alike: bool) -> list[WorkerVi
     for number in numbers:
         time = one_time if alike else _time(choices, limits.sizes)
         in_flight = choices.of([0, 0, 0, 1, 1, 2, 3])
-        free_at = NOW + choices.of([0, 1, 7, 30]) * MS if in_flight else NOW
+        free_at = NOW + choices.of([0, 1, 7, 30, 90]) * MS if in_flight else NOW
         lanes = choices.of([None, None, (0,), (1, 2), (0, 1), (2,), (0, 1, 2), ()])
         may = None if lanes is None or not masked else mask(*lanes)
         since = NOW - choices.of([5, 200]) * MS
@@ -286,6 +287,22 @@ class Outcome:
         mean_ns = worker.time.mean_ns(self.limits.max_batch)
         return room + sum(more * mean_ns <= 3_000_000 for more in (1, 2))
 
+    def has_room(self, worker: WorkerView) -> bool:
+        """True if it may have another full batch: what is in front of that ends soon enough."""
+        if not self.load[worker.number]:
+            return True
+        ends_soon = self.free_at()[worker.number] - self.case.now <= QUEUED_BEFORE_END_NS
+        return ends_soon and self.load[worker.number] < self.room(worker)
+
+    def free_at(self) -> dict[int, int]:
+        """The expected time at which each worker has run its batches, the new ones among them."""
+        found = {w.number: max(self.case.now, w.free_at_ns) for w in self.case.workers}
+        for dispatch, rows in self.batches:
+            time = self.known(self.workers[dispatch.worker])
+            if time is not None:
+                found[dispatch.worker] += int(time.mean_ns(self.limits.padded(len(rows))))
+        return found
+
     def told(self) -> tuple[Any, ...]:
         """The whole decision in plain values."""
         batches = [(d.worker, d.reason, rows) for d, rows in self.batches]
@@ -293,11 +310,7 @@ class Outcome:
 
     def rest(self) -> Case:
         """The next decision's case once this one was carried out, at the same moment."""
-        free_at = {w.number: max(self.case.now, w.free_at_ns) for w in self.case.workers}
-        for dispatch, rows in self.batches:
-            time = self.known(self.workers[dispatch.worker])
-            if time is not None:
-                free_at[dispatch.worker] += int(time.mean_ns(self.limits.padded(len(rows))))
+        free_at = self.free_at()
         workers = [
             replace(w, in_flight=self.load[w.number], free_at_ns=free_at[w.number])
             for w in self.case.workers

@@ -53,6 +53,12 @@ def test_rows_that_fill_a_batch_may_leave_where_one_may_be_queued(
     assert (until(worker(in_flight), buckets=buckets) == 0) == leaves
 
 
+def test_rows_that_fill_a_batch_wait_until_the_one_in_front_ends_within_25_ms() -> None:
+    assert until(worker(1, 40), buckets=[1] * 4) == NOW + 15 * MS
+    assert until(worker(1, 40), buckets=[1] * 3) == NOW + 39 * MS
+    assert until(worker(1, 25), buckets=[1] * 4) == 0
+
+
 @pytest.mark.parametrize(("n", "leaves"), [(3, False), (4, True)])
 def test_without_buckets_all_rows_count(n: int, leaves: bool) -> None:
     found = until(worker(1), buckets=[*range(n)], limits=Limits(4, 0))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler import decide as decision_maker
 from batchpool.core.scheduler.decide import NEVER_NS, Limits, WorkerView
-from batchpool.core.scheduler.depth import ends_soon_at
+from batchpool.core.scheduler.depth import QUEUED_BEFORE_END_NS, ends_soon_at
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import QueueColumn
 from tests.unit.core.scheduler.decisions import (
@@ -71,7 +71,7 @@ def test_only_the_late_expire_all_of_them_and_at_once(o: Outcome) -> None:
 def test_a_full_batch_never_waits_while_a_worker_is_free(o: Outcome) -> None:
     """Of no bucket, whichever is first in the order."""
     for worker in o.open:
-        if o.load[worker.number] < o.room(worker):
+        if o.has_room(worker):
             for rows in o.groups(worker, o.left):
                 assert len(rows) < o.cap(worker, rows)
 
@@ -116,6 +116,18 @@ def test_no_partial_batch_goes_to_a_busy_worker_and_none_past_the_depth(o: Outco
         if len(rows) < o.cap(o.workers[dispatch.worker], rows) and not o.limits.bucketed:
             assert load[dispatch.worker] == 0
         assert load[dispatch.worker] < o.most_room(o.workers[dispatch.worker])
+        load[dispatch.worker] += 1
+
+
+@often
+@given(outcomes())
+def test_nothing_full_is_queued_behind_a_batch_that_runs_for_long_still(o: Outcome) -> None:
+    """Rows that come meanwhile would wait for both."""
+    load = {w.number: w.in_flight for w in o.case.workers}
+    for dispatch, _ in o.batches:
+        worker = o.workers[dispatch.worker]
+        if load[dispatch.worker] == worker.in_flight > 0:
+            assert worker.free_at_ns - o.case.now <= QUEUED_BEFORE_END_NS
         load[dispatch.worker] += 1
 
 
@@ -276,7 +288,7 @@ def test_the_two_roads_agree_where_workers_are_not_equally_fast(case: Case) -> N
 @given(outcomes(alike=False))
 def test_full_batches_do_not_wait_either_where_workers_are_not_equally_fast(o: Outcome) -> None:
     for worker in o.open:
-        if o.load[worker.number] < o.room(worker):
+        if o.has_room(worker):
             for rows in o.groups(worker, o.left):
                 assert len(rows) < o.cap(worker, rows)
 
@@ -286,13 +298,29 @@ def test_nothing_stands_behind_a_batch_of_which_nobody_knows_how_long_it_takes()
     queue, limits = waiting([NOW] * 8), Limits(4, 0)
     times = (ServiceTime(), time_of(MS, 0))
     for mine, others in zip(times, reversed(times), strict=True):
-        crew = [WorkerView(0, 1, None, mine, NOW), WorkerView(1, 1, None, others, NOW + 30 * MS)]
+        crew = [WorkerView(0, 1, None, mine, NOW), WorkerView(1, 1, None, others, NOW + 20 * MS)]
         known = 0 if mine.known else 1
         o = Outcome(Case(queue, crew, limits))
         assert [(d.worker, rows) for d, rows in o.batches][:1] == [(known, [0, 1, 2, 3])]
         assert o.load[1 - known] == 1
     idle = Outcome(Case(queue, [WorkerView(0, 0, None, ServiceTime(), NOW)], limits))
     assert [rows for _, rows in idle.batches] == [[0, 1, 2, 3]]
+
+
+def test_a_full_batch_waits_for_the_last_moments_of_a_long_one() -> None:
+    """A batch of 64 long texts takes a CPU seconds: a caller who comes within it would wait for
+    that one, for the one queued behind it, and then for its own."""
+    time, limits = time_of(2000 * MS, 0), Limits(4, 0)
+
+    def decided(rows: int, worker: WorkerView, now: int = NOW) -> tuple[list[list[int]], int]:
+        o = Outcome(Case(waiting([NOW] * rows), [worker], limits, None, now))
+        return [rows for _, rows in o.batches], o.decision.wake_at_ns
+
+    queued_at = NOW + 2000 * MS - QUEUED_BEFORE_END_NS
+    assert decided(8, WorkerView(0, 0, None, time)) == ([[0, 1, 2, 3]], queued_at)
+    runs = WorkerView(0, 1, None, time, free_at_ns=NOW + 2000 * MS)
+    assert decided(4, runs, queued_at - 1) == ([], queued_at)
+    assert decided(4, runs, queued_at)[0] == [[0, 1, 2, 3]]
 
 
 def test_an_empty_queue_wakes_nobody() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from statistics import mean, median, quantiles
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.decide import Limits
+from batchpool.core.scheduler.depth import QUEUED_BEFORE_END_NS
 from batchpool.core.scheduler.queue import I64
 from tests.unit.core.scheduler.queued import MS, names
 from tests.unit.core.scheduler.virtual import VirtualPool
@@ -63,6 +65,22 @@ def test_a_lone_row_in_a_quiet_pool_leaves_at_once_whatever_came_before(
     pool.run(100 * MS)
     assert pool.waited_ms(lone) == pytest.approx([5.05] * len(lone))
     assert {run.reason for run in pool.runs[-len(lone) :]} == {DispatchReason.IDLE}
+
+
+def test_a_row_beside_a_flood_of_slow_rows_waits_for_the_batch_that_runs_and_for_its_own() -> None:
+    """C67: not for a third one, which was queued before it came; and the worker is never idle."""
+    limits = Limits(64, 10 * MS, adaptive=True, max_wait_peak_ns=100 * MS)
+    batch_ns = 64 * 2 * MS
+    pool = VirtualPool(limits, lambda n: n * 2 * MS)
+    pool.send(0, 64 * 100, flow=1)
+    pool.run(5 * batch_ns)
+    begun, lone = len(pool.runs), []
+    for part in range(1, 20):
+        lone += pool.send(part * batch_ns // 20, flow=2)
+        pool.run(4 * batch_ns)
+    assert max(pool.waited_ms(lone)) <= (2 * batch_ns + QUEUED_BEFORE_END_NS) / MS
+    for before, after in itertools.pairwise(pool.runs[begun - 1 :]):
+        assert after.began_ns == before.done_ns
 
 
 def test_waiting_pays() -> None:

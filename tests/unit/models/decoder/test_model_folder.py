@@ -18,8 +18,8 @@ from batchpool.models.decoder.model_folder import ModelFolder
 
 def folder(path: Path, config: dict[str, Any], **files: Any) -> Path:
     path.mkdir(exist_ok=True)
-    (path / "model.safetensors").touch()
-    for name, found in {"config": config, **files}.items():
+    (path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")  # no tensors
+    for name, found in {"config": {"model_type": "llama", **config}, **files}.items():
         (path / f"{name}.json").write_text(json.dumps(found))
     return path
 
@@ -115,6 +115,30 @@ def test_a_model_that_cannot_be_served_is_refused_by_its_configuration(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         made(folder(tmp_path, config))
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "reason"),
+    [
+        ("config", {"model_type": None}, r"/config\.json names no model_type"),
+        ("config", [], r"/config\.json holds a JSON list; an object was expected"),
+        ("config", {"model_type": "llama", "n_positions": "x"}, r"/config\.json has values that"),
+        ("config", {"model_type": "a", "text_config": 7}, r"/config\.json has values that"),
+        (
+            "generation_config",
+            {"do_sample": True, "temperature": "hot"},
+            r"/generation_config\.json has values .* 'hot'",
+        ),
+        ("tokenizer_config", {"chat_template": [{"x": 1}]}, r"/tokenizer_config\.json has values"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, name: str, found: Any, reason: str
+) -> None:
+    path = folder(tmp_path, {})
+    (path / f"{name}.json").write_text(json.dumps(found))
+    with pytest.raises(ValueError, match=reason):
+        made(path)
 
 
 @pytest.mark.parametrize(

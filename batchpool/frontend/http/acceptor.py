@@ -29,11 +29,11 @@ from batchpool.frontend.http.caller import network_of
 from batchpool.frontend.http.proxies import UNIX, peer_address
 from batchpool.shm.resource_errors import is_shortage
 
-_TURN_ACCEPTS = 128
-_TURN_EVENTS = 128
+_TURN_ACCEPTS = 64
+_TURN_EVENTS = 48
 _TURN_CONNECTIONS = 2
-_TURN_LEFT = 64  # connections closed in a turn whose callers have left
-_LAST_LOOKS = 64  # for what has come by the end; more than all that the kernel may have
+_TURN_LEFT = 32  # connections closed in a turn whose callers have left
+_LAST_LOOKS = 256  # for what has come by the end; more than all that the kernel may have
 _LOOK_BYTES = 1 << 16
 _SHORT_S = 0.1  # without accepting while descriptors or memory are short
 _ESTABLISHED = 1  # TCP_ESTABLISHED of the kernel, the first byte of TCP_INFO
@@ -52,14 +52,14 @@ class Accepted(NamedTuple):
         there is nothing to answer."""
         sock = self.sock
         try:
-            if sock.family != socket.AF_UNIX:
+            if self.address != UNIX:  # to ask the socket for its family takes longer
                 (state,) = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
                 if state == _ESTABLISHED:
                     return False
             found = sock.recv(_LOOK_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except OSError:  # it was reset
             return True
-        return not found or (sock.family != socket.AF_UNIX and b"\n" not in found)
+        return not found or (self.address != UNIX and b"\n" not in found)
 
 
 class Acceptor:
@@ -178,7 +178,7 @@ class Acceptor:
         return len(events)
 
     def _accept(self, listener: socket.socket) -> None:
-        now_s = self._loop.time()
+        now_s, is_unix = self._loop.time(), listener.family == socket.AF_UNIX
         for _ in range(_TURN_ACCEPTS):
             try:
                 sock, peer = listener.accept()
@@ -189,7 +189,7 @@ class Acceptor:
                     self._turn_away(listener)
                     return
                 continue  # this one has ended while it waited
-            address = UNIX if listener.family == socket.AF_UNIX else peer_address(peer[0])
+            address = UNIX if is_unix else peer_address(peer[0])
             self._await_bytes(Accepted(sock, listener, address, now_s))
 
     def _await_bytes(self, accepted: Accepted) -> None:

@@ -82,8 +82,8 @@ async def test_a_caller_waits_for_none_of_a_crowd_that_came_before() -> None:
         for _ in range(3):
             scene.call(FEW)
         await until(lambda: len(scene.taken) == 53, "all are taken")
-        # The first turn has one connection of each, and those that are accepted later none before.
-        assert [at for at, address in enumerate(scene.order()) if address == FEW][-1] < 6
+        # The first few turns may have seen nothing but the crowd yet.
+        assert [at for at, address in enumerate(scene.order()) if address == FEW][-1] < 10
 
 
 @on_loop

@@ -33,6 +33,7 @@ _TURN_ACCEPTS = 64
 _TURN_EVENTS = 48
 _TURN_CONNECTIONS = 2
 _TURN_LEFT = 32  # connections closed in a turn whose callers have left
+_MOST_WAITING = 8192  # 1 KiB each; while so many wait, others stay with the kernel
 _LAST_LOOKS = 256  # for what has come by the end; more than all that the kernel may have
 _LOOK_BYTES = 1 << 16
 _SHORT_S = 0.1  # without accepting while descriptors or memory are short
@@ -179,7 +180,7 @@ class Acceptor:
 
     def _accept(self, listener: socket.socket) -> None:
         now_s, is_unix = self._loop.time(), listener.family == socket.AF_UNIX
-        for _ in range(_TURN_ACCEPTS):
+        for _ in range(min(_TURN_ACCEPTS, _MOST_WAITING - len(self._waiting))):
             try:
                 sock, peer = listener.accept()
             except BlockingIOError:

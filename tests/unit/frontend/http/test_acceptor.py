@@ -100,6 +100,22 @@ async def test_only_a_few_are_taken_in_one_turn() -> None:
 
 
 @on_loop
+async def test_beyond_a_number_that_waits_others_stay_with_the_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acceptor_module, "_MOST_WAITING", 8)
+    with accepting() as scene:
+        for _ in range(40):
+            scene.call(CROWD)
+        most = 0
+        while len(scene.taken) < 40:
+            await asyncio.sleep(0)
+            most = max(most, scene.acceptor.size)
+        # Those that are accepted in one turn do not wait yet.
+        assert 0 < most <= 16
+
+
+@on_loop
 async def test_who_says_nothing_waits_beside_who_does() -> None:
     with accepting() as scene:
         silent = [scene.call(FEW, b"") for _ in range(20)]

@@ -19,11 +19,14 @@ import math
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from typing import Any, ClassVar, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from batchpool.frontend.http.acceptor import Accepted, Acceptor
 from batchpool.frontend.http.connection import Connection, sweep_all
 from batchpool.shm.resource_errors import descriptor_limit, open_descriptors, text_of
 
@@ -39,6 +42,8 @@ _WRITE_OUT_S = 0.5  # for writing the responses of requests that are given up
 class Server(uvicorn.Server):
     """The server of one front end. give_up: answers every request under way with an error. tls: for
     its TCP sockets."""
+
+    _acceptor_class: ClassVar[type[Acceptor]] = Acceptor
 
     def __init__(
         self,
@@ -88,22 +93,39 @@ class Server(uvicorn.Server):
                 timer.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen. TLS begins and ends in less time than asyncio gives it: meanwhile a connection
-        is none of those that `sweep_all` looks after."""
-        loop = asyncio.get_running_loop()
-        self.servers = []
+        """Listen."""
         for listener in sockets or []:
-            tls = None if listener.family == socket.AF_UNIX else self._tls
-            listening = await loop.create_server(
-                self._connection,
-                sock=listener,
-                backlog=_BACKLOG,
-                ssl=tls,
-                ssl_handshake_timeout=_HANDSHAKE_S if tls else None,
-                ssl_shutdown_timeout=_SHUTDOWN_S if tls else None,
-            )
-            self.servers.append(listening)
+            listener.listen(_BACKLOG)
+        self.acceptor = self._acceptor_class(list(sockets or []), self._connect, self._silent_s)
+        self.servers = [cast(asyncio.Server, self.acceptor)]
         self.started = True
+
+    def _connect(self, accepted: Accepted) -> None:
+        """Give a connection its protocol. TLS begins and ends in less time than asyncio gives it:
+        meanwhile a connection is none of those that `sweep_all` looks after."""
+        tls = self._tls_of(accepted.listener)
+        connecting = asyncio.get_running_loop().connect_accepted_socket(
+            self._connection,
+            accepted.sock,
+            ssl=tls,
+            ssl_handshake_timeout=_HANDSHAKE_S if tls else None,
+            ssl_shutdown_timeout=_SHUTDOWN_S if tls else None,
+        )
+        # Without a task, which would begin only in the next turn of the loop.
+        try:
+            waiter = connecting.send(None)
+        except OSError:  # it was reset
+            accepted.sock.close()
+            return
+        waiter.add_done_callback(partial(_connected, connecting))
+
+    def _tls_of(self, listener: socket.socket) -> ssl.SSLContext | None:
+        return None if listener.family == socket.AF_UNIX else self._tls
+
+    def _silent_s(self, listener: socket.socket) -> float:
+        """The time for which a connection may send nothing before its first request."""
+        keep_alive_s = self._protocol.limits.keep_alive_s
+        return keep_alive_s if self._tls_of(listener) is None else min(_HANDSHAKE_S, keep_alive_s)
 
     def _connection(self) -> asyncio.Protocol:
         return self._protocol(self.config, self.server_state, self.lifespan.state)
@@ -157,6 +179,7 @@ class Server(uvicorn.Server):
             if loop.time() - due_s > sweep_s:
                 await asyncio.sleep(_CATCH_UP_S)
             sweep_all(self.server_state.connections, loop.time())
+            self.acceptor.sweep(loop.time())
             self.keep_room()
 
     def keep_room(self) -> None:
@@ -165,7 +188,7 @@ class Server(uvicorn.Server):
 
         uvicorn and asyncio meet the kernel's refusal below this class and say nothing.
         """
-        connections = len(self.server_state.connections)
+        connections = len(self.server_state.connections) + self.acceptor.size
         if self._other_files < 0 or self._tls is not None:  # handshakes hold some too
             self._other_files = open_descriptors() - connections
         limit = descriptor_limit()
@@ -182,15 +205,23 @@ class Server(uvicorn.Server):
             for found in self.server_state.connections
             if isinstance(found, Connection) and found.is_idle()
         ]
-        if not idle:
+        by_address = Counter(found.peer for found in idle) + self.acceptor.silent_by_address()
+        if not by_address:
             return
-        ((address, most),) = Counter(found.peer for found in idle).most_common(1)
+        ((address, most),) = by_address.most_common(1)
+        to_close = max(1, most // 2)
+        closed = self.acceptor.close_silent(address, to_close)
         of_address = [found for found in idle if found.peer == address]
         of_address.sort(key=Connection.quiet_since_s)
-        closed = of_address[: max(1, most // 2)]
         _LOG.warning(
             "descriptors run out: %d of %d idle connections of %s are closed",
-            len(closed), most, address,
+            to_close, most, address,
         )  # fmt: skip
-        for connection in closed:
+        for connection in of_address[: to_close - closed]:
             connection.transport.close()
+
+
+def _connected(connecting: Coroutine[Any, Any, object], _: asyncio.Future[None]) -> None:
+    """Let asyncio close a connection whose TLS has failed, of which nobody else need know."""
+    with contextlib.suppress(StopIteration, OSError, asyncio.CancelledError):
+        connecting.send(None)

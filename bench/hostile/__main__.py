@@ -51,7 +51,7 @@ from bench.chaos.tagged import BEATS
 from bench.hostile.control import Used, controls, end_soon
 from bench.hostile.http_kinds import HTTP_KINDS
 from bench.hostile.local_kinds import LOCAL_KINDS
-from bench.hostile.standing import Standing, memory_curve, more, settled
+from bench.hostile.standing import Standing, grown, memory_curve, more, settled
 from bench.hostile.store_kinds import STORE_KINDS
 from bench.support.machine import percentile, report
 from bench.support.serving import Served, serving
@@ -62,7 +62,6 @@ FOR_OTHER_USERS = ("never_attaches", "takes_every_place", "asks_without_end", "c
 BRINGS_WHAT_STAYS = ("announces_columns", "submits_and_takes_back", "makes_batches_of_noise")
 _CONTROL_LEAST_S = 10.0
 SLOWER_MOST = 2.0
-MEMORY_MOST = 1.1
 FLAGS = (
     "--devices", "cpu", "--workers-per-device", "2", "--frontends", "2", "--max-wait-ms", "2",
     "--client-slots", "256", "--drain-s", "10", "--tasks", "--batches",
@@ -255,11 +254,10 @@ def _of_pool(before: Standing, after: Standing, served: Served) -> Iterator[str]
         yield f"processes: {before.pids} before, {after.pids} after"
     if (after.lanes, after.claimed, after.zombies) != (before.lanes, 0, 0):
         yield f"{after.lanes} lanes, {after.claimed} slots claimed, {after.zombies} zombies"
-    if grown := more(before.descriptors, after.descriptors):
-        yield f"descriptors: {before.descriptors} before, {grown} after"
-    for name, mib in after.rss_mib.items():
-        if mib > MEMORY_MOST * before.rss_mib.get(name, mib):
-            yield f"memory of {name}: {before.rss_mib[name]} MiB before, {mib} MiB after"
+    if held := more(before.descriptors, after.descriptors):
+        yield f"descriptors: {before.descriptors} before, {held} after"
+    for name, mib in grown(before.rss_mib, after.rss_mib).items():
+        yield f"memory of {name}: {before.rss_mib[name]} MiB before, {mib} MiB after"
     if is_alive(served.pid) or served.process.returncode != 0:
         yield f"the pool ended with status {served.process.returncode}"
 

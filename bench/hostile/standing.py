@@ -14,6 +14,7 @@ from bench.chaos.strikes import open_descriptors, zombies_of
 from bench.support.serving import Served
 
 SETTLE_S = 20.0
+MEMORY_MOST = 1.1
 _POINTS = 20  # of a curve
 
 
@@ -53,15 +54,20 @@ def more(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
     return {name: n for name, n in now.items() if n > before.get(name, 0) + 2}
 
 
+def grown(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
+    """Processes with more than MEMORY_MOST times the memory that they had before."""
+    return {name: mib for name, mib in now.items() if mib > MEMORY_MOST * before.get(name, mib)}
+
+
 def settled(served: Served, before: Standing) -> Standing:
-    """The pool once what was there for strangers is gone, or after SETTLE_S."""
+    """The pool once what was there for strangers is gone, or after SETTLE_S: what was freed goes
+    back to the system every few seconds."""
     give_up_s = time.monotonic() + SETTLE_S
     while True:
         now = Standing.of(served)
         same = now.lanes == before.lanes and now.claimed == 0
-        if (same and more(before.descriptors, now.descriptors) == {}) or (
-            time.monotonic() > give_up_s
-        ):
+        same = same and more(before.descriptors, now.descriptors) == {}
+        if (same and grown(before.rss_mib, now.rss_mib) == {}) or time.monotonic() > give_up_s:
             return now
         time.sleep(0.2)
 

@@ -8,6 +8,7 @@ any of them.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import AddressValueError, IPv6Address
 from typing import NamedTuple
 from zlib import crc32
@@ -60,6 +61,12 @@ class Caller:
         self.origin = network_of(address)
         self.key = key
         self.flow = flow_of_key(key) if key else flow_of(self.origin.encode())
+
+
+@lru_cache(1024)
+def caller_at(address: str) -> Caller:
+    """The caller at an address, without a key: one for all its connections."""
+    return Caller(address)
 
 
 class Site(NamedTuple):

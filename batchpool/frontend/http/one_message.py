@@ -17,14 +17,15 @@ from typing import ClassVar
 import httptools
 from mypy_extensions import mypyc_attr
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import is_ssl
 
 from batchpool.core.errors import InvalidRequest, Overloaded
-from batchpool.frontend.http.caller import Caller
+from batchpool.frontend.http.caller import caller_at
 from batchpool.frontend.http.chunk_places import FRAMING_SHARE, ChunkPlaces
 from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.frontend.http.framing import body_length
 from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
-from batchpool.frontend.http.proxies import UNIX, plain_address
+from batchpool.frontend.http.proxies import UNIX, peer_address
 from batchpool.frontend.http.read_flow import ReadFlow
 from batchpool.frontend.http.read_turns import ReadTurns
 from batchpool.frontend.http.unparsed import END, UnparsedBytes
@@ -53,11 +54,21 @@ class OneMessageConnection(HttpToolsProtocol):
     turns: ClassVar[ReadTurns]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        own = transport.get_extra_info("sockname")
+        if isinstance(peer, tuple) and isinstance(own, tuple):
+            # As uvicorn does, but that it makes two objects of the socket to ask for these.
+            self.connections.add(self)
+            self.transport = transport
+            self.server = own[0], own[1]
+            self.client = peer_address(peer[0]), peer[1]
+            self.scheme = "https" if is_ssl(transport) else "http"
+        else:
+            super().connection_made(transport)
+            self.client = _unix_client(self.client, transport.get_extra_info("socket"))
         self.flow: ReadFlow = ReadFlow(transport)
-        self.client = _client(self.client, transport.get_extra_info("socket"))
         self.peer = self.client[0] if self.client else ""
-        self.own_caller = Caller(self.peer)
+        self.own_caller = caller_at(self.peer)
         self._unparsed = UnparsedBytes()
         # Of unparsed bytes, or of a part of a head.
         self._waiting = MemoryReservation(self.memory, self.own_caller.flow)
@@ -378,8 +389,10 @@ class OneMessageConnection(HttpToolsProtocol):
             super().on_response_complete()
 
 
-def _client(client: tuple[str, int] | None, sock: socket.socket | None) -> tuple[str, int] | None:
-    """A connection's remote address and port as the application is told them."""
-    if client is None:
-        return (UNIX, 0) if sock is not None and sock.family == socket.AF_UNIX else None
-    return plain_address(client[0]) or client[0], client[1]
+def _unix_client(
+    client: tuple[str, int] | None, sock: socket.socket | None
+) -> tuple[str, int] | None:
+    """The remote address and port, as the application is told them, of what is no TCP socket."""
+    if client is None and sock is not None and sock.family == socket.AF_UNIX:
+        return UNIX, 0
+    return client

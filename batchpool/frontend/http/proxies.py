@@ -111,6 +111,12 @@ def plain_address(text: str) -> str:
     return (mapped or found).compressed
 
 
+@lru_cache(4096)
+def peer_address(text: str) -> str:
+    """The one spelling of a peer's address as the kernel tells it."""
+    return plain_address(text) or text
+
+
 def address_of(hop: str) -> str:
     """The address in one element of X-Forwarded-For, without its port; "" for anything else."""
     text = hop.strip(" \t").strip('"')

@@ -18,6 +18,7 @@ from batchpool.frontend.asgi.app import build_app
 from batchpool.frontend.dashboard.broadcaster import Broadcaster
 from batchpool.frontend.dashboard.sampler import Sampler
 from batchpool.frontend.fast.protocol import fast_protocol
+from batchpool.frontend.http.acceptor import Accepted, Acceptor
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.connection import Connection
 from batchpool.frontend.http.connection_limits import ConnectionLimits
@@ -89,7 +90,7 @@ class Site:
 
     @property
     def connections(self) -> int:
-        return len(self.server.server_state.connections)
+        return len(self.server.server_state.connections) + self.server.acceptor.size
 
     @property
     def under_way(self) -> int:
@@ -99,8 +100,17 @@ class Site:
         return sum(cycle is not None and not cycle.response_complete for cycle in cycles)
 
 
+class _PromptAcceptor(Acceptor):
+    """It gives connections a protocol before they have sent anything."""
+
+    def _await_bytes(self, accepted: Accepted) -> None:
+        self._await_turn(accepted)
+
+
 class _PromptServer(Server):
     """It stops without uvicorn's two pauses, of 0.1 s each, where no connection is left."""
+
+    _acceptor_class = _PromptAcceptor
 
     async def main_loop(self) -> None:
         ticks = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Set
 from typing import Any
 
@@ -31,7 +32,7 @@ def rows_in_order(tensor: Tensor, value: Any) -> Any:
     frame chooses its dtypes by itself. Strings of Arrow stay where they are. Raises InvalidRequest
     for numbers that do not fit, and for a column or a masked array in which elements are missing.
     """
-    if isinstance(value, np.ma.MaskedArray):
+    if _is_masked(value):
         return _unmasked(tensor, value)
     if isinstance(value, _AS_THEY_ARE) or hasattr(value, "detach"):  # a torch tensor is an array
         return value
@@ -45,6 +46,13 @@ def rows_in_order(tensor: Tensor, value: Any) -> Any:
     if hasattr(value, "__array__"):
         return _column(tensor, np.asarray(value))
     return list(value) if hasattr(value, "__iter__") else value
+
+
+def _is_masked(value: Any) -> bool:
+    # numpy imports numpy.ma when it is first asked for, in 10 ms or more: whoever has such an array
+    # has asked.
+    kind = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    return kind is not None and isinstance(value, kind)
 
 
 def _unmasked(tensor: Tensor, array: np.ma.MaskedArray[Any, Any]) -> Array:

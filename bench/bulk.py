@@ -177,10 +177,8 @@ def run_rates(pool: Served, job: Job) -> dict[str, float]:
     if resident:
         last = max(done for done, _ in resident)
         tenth = [mib for done, mib in resident if done <= max(1, round(last / 10))]
-        found |= {
-            "tenth": max(tenth, default=0.0),
-            "end": max(mib for done, mib in resident if done == last),
-        }
+        end = max(mib for done, mib in resident if done == last)
+        found |= {"tenth": max(tenth, default=end), "end": end}
     return found
 
 

@@ -7,7 +7,8 @@ no CPU, as an accelerator does, and a Parquet of texts. Both ways in turns at on
 rows by the time from the first row to the last one committed, as the command tells it, and again
 with its start and its join. Memory is the resident one of the command after a tenth of the chunks
 and after all. Where other programs have the cores, rates say little: CPU seconds are those of the
-pool and of the caller together, without the start of the command, which a run of no rows tells. At
+pool and of the caller together, and of the caller alone, with the join of the parts and without the
+start of the command, which a run of 1,000 rows tells, as the client sends before it is measured. At
 last a run that is killed three times (SIGKILL) must give the same file as one that is not; and of
 texts of which one in 10,000 is too long, null, or refused by the model, those and no others must be
 in the file of bad rows.
@@ -41,7 +42,10 @@ _POLL_S = 0.02
 _PACE_S = 0.008
 _PACED_ROWS = 200_000
 _BAD_OF = 10_000
-_DIGITS = {"share": 3, "cpu share": 3, "cpu": 2, "client cpu": 2}
+_FIRST_ROWS = 1000
+_DIGITS = {
+    "share": 3, "cpu share": 3, "cpu": 2, "client cpu": 2, "own cpu": 2, "client own cpu": 2,
+}  # fmt: skip
 
 
 class Rows(bp.Model):
@@ -87,6 +91,10 @@ class Job:
         self.columns = columns
         self.rows = len(next(iter(columns.values())))
 
+    def first(self, n: int) -> dict[str, Any]:
+        """The first rows in memory."""
+        return {name: rows[:n] for name, rows in self.columns.items()}
+
     def command(self, pool: Served, out: Path) -> list[str]:
         words = ["run", self.model, str(self.file), "-o", str(out), "--socket", pool.socket]
         return [sys.executable, "-m", "batchpool", *words]
@@ -117,29 +125,31 @@ def jobs(folder: Path, rows: int, texts: int) -> list[Job]:
 def client_rates(pool: Served, job: Job) -> dict[str, float]:
     """Rows per second of one call with all rows, and its CPU seconds."""
     with bp.Client(pool.socket) as client:
-        client.infer(job.model, {name: rows[:1000] for name, rows in job.columns.items()})
-        began_s, spent_s = time.perf_counter(), time.process_time() + _pool_cpu_s(pool)
+        client.infer(job.model, job.first(_FIRST_ROWS))
+        began_s, own_s, pool_s = time.perf_counter(), time.process_time(), _pool_cpu_s(pool)
         client.infer(job.model, job.columns)
-        spent_s = time.process_time() + _pool_cpu_s(pool) - spent_s
-        return {"client": job.rows / (time.perf_counter() - began_s), "client cpu": spent_s}
+        rate = job.rows / (time.perf_counter() - began_s)
+        own_s, pool_s = time.process_time() - own_s, _pool_cpu_s(pool) - pool_s
+        return {"client": rate, "client cpu": own_s + pool_s, "client own cpu": own_s}
 
 
 def _pool_cpu_s(pool: Served) -> float:
     return sum(cpu_seconds(pid) for pid in pool.pids().values())
 
 
-def start_cpu_s(pool: Served, job: Job) -> float:
-    """CPU seconds of the command for a file of the job's format without rows."""
+def start_cpu_s(pool: Served, job: Job) -> dict[str, float]:
+    """CPU seconds of the command for the first rows of the job, as `run_rates` names them."""
     import pyarrow.parquet
 
     pa = arrow()
-    none = job.file.with_name(f"none{job.file.suffix}")
-    if none.suffix == ".npy":
-        np.save(none, np.empty((0, 4), np.float32))
+    file, columns = job.file.with_name(f"few{job.file.suffix}"), job.first(_FIRST_ROWS)
+    if file.suffix == ".npy":
+        np.save(file, columns["x"])
     else:
-        pyarrow.parquet.write_table(pa.table({"text": pa.array([], pa.string())}), none)
-    empty = Job(job.model, none, f"none.out{job.file.suffix}", {name: [] for name in job.columns})
-    return min(run_rates(pool, empty)["cpu"] for _ in range(3))
+        pyarrow.parquet.write_table(pa.table(columns), file)
+    few = Job(job.model, file, f"few.out{file.suffix}", columns)
+    each = [run_rates(pool, few) for _ in range(3)]
+    return {name: min(rates[name] for rates in each) for name in ("cpu", "own cpu")}
 
 
 def run_rates(pool: Served, job: Job) -> dict[str, float]:
@@ -162,11 +172,13 @@ def run_rates(pool: Served, job: Job) -> dict[str, float]:
         raise SystemExit(f"status {process.returncode}: {said}")
     (rate,) = re.findall(r"([\d,]+) rows/s", said.splitlines()[-1])
     found = {"run": float(rate.replace(",", "")), "whole": job.rows / whole_s}
-    found["cpu"] = _children_cpu_s() - own_s + _pool_cpu_s(pool) - pool_s
+    found["own cpu"] = _children_cpu_s() - own_s
+    found["cpu"] = found["own cpu"] + _pool_cpu_s(pool) - pool_s
     if resident:
         last = max(done for done, _ in resident)
         tenth = [mib for done, mib in resident if done <= max(1, round(last / 10))]
-        found |= {"tenth": max(tenth), "end": max(mib for done, mib in resident if done == last)}
+        end = max(mib for done, mib in resident if done == last)
+        found |= {"tenth": max(tenth, default=end), "end": end}
     return found
 
 
@@ -248,12 +260,13 @@ def main() -> None:
         with serving(["bench.bulk:Rows", "bench.bulk:Paced", "bench.bulk:Texts"], *flags) as pool:
             start_s = {job.model: start_cpu_s(pool, job) for job in todo}
             rows["CPU s of the command's start"] = {
-                model: round(cpu_s, 2) for model, cpu_s in start_s.items()
+                model: round(cpu_s["cpu"], 2) for model, cpu_s in start_s.items()
             }
             for _ in range(args.rounds):
                 for job in todo:
                     rates = client_rates(pool, job) | run_rates(pool, job)
-                    rates["cpu"] -= start_s[job.model]
+                    for name, cpu_s in start_s[job.model].items():
+                        rates[name] -= cpu_s
                     rates["share"] = rates["run"] / rates["client"]
                     rates["cpu share"] = rates["client cpu"] / rates["cpu"]
                     for name, value in rates.items():
@@ -266,7 +279,9 @@ def main() -> None:
         "run": "rows/s of batchpool run",
         "share": "of the client's rate",
         "client cpu": "CPU s of Client.infer and the pool",
+        "client own cpu": "CPU s of Client.infer alone",
         "cpu": "CPU s of batchpool run and the pool",
+        "own cpu": "CPU s of batchpool run alone",
         "cpu share": "of the client's rows per CPU s",
         "whole": "rows/s with start and join",
         "tenth": "MiB resident at 10 %",

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from batchpool.arrow.buffers import nulls
+from batchpool.arrow.buffers import numbers
 from batchpool.arrow.columns_in import ColumnReader
 from batchpool.bulk.chunk import Chunk
 from batchpool.bulk.joined import check_joined, joined, parts_of
-from batchpool.bulk.text_column import TextColumn, is_text
 from batchpool.core.errors import ConfigError, InvalidRequest, TooLarge
 from batchpool.core.tensors.columns import rows_in_order
 from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.packed_strings import strings_of_arrow
 from batchpool.core.tensors.spec import ModelSpec, Tensor
 
 _EXACT_BELOW = 2.0**53  # whole floats from here on may have lost digits
@@ -156,12 +156,12 @@ def _values(tensor: Tensor, column: Any) -> tuple[Any, list[int]]:
         if not tensor.is_bytes:
             column = [_number(tensor, value) for value in column]
         return column, [at for at, value in enumerate(column) if value is None]
-    if tensor.is_bytes and not tensor.shape and is_text(column.type):
-        texts = TextColumn(column)  # the client says of each row whether it is too long
-        return texts, texts.missing
+    if tensor.is_bytes and not tensor.shape:
+        strings = strings_of_arrow(tensor.name, column)
+        if strings is not None:  # the client says of each row whether it is too long
+            return strings, _null_places(column)
     if column.null_count:
-        whole = column.combine_chunks() if hasattr(column, "chunks") else column
-        return column.to_pylist(), np.flatnonzero(nulls(whole)).tolist()
+        return column.to_pylist(), _null_places(column)
     try:
         read = ColumnReader(tensor, _MOST_TEXT_BYTES, strict=False).rows(_NO_FIELD, column)
     except (InvalidRequest, TooLarge):
@@ -169,6 +169,15 @@ def _values(tensor: Tensor, column: Any) -> tuple[Any, list[int]]:
     if isinstance(read, list):
         return [_converted(tensor, row, rank=0) for row in read], []
     return _converted(tensor, read), []
+
+
+def _null_places(column: Any) -> list[int]:
+    if not column.null_count:
+        return []
+    is_null = column.is_null()
+    whole = is_null.combine_chunks() if hasattr(is_null, "chunks") else is_null
+    places: list[int] = np.flatnonzero(numbers(whole)).tolist()
+    return places
 
 
 def _converted(tensor: Tensor, array: Array, rank: int = 1) -> Any:

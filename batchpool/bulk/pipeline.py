@@ -23,6 +23,7 @@ from batchpool.client.sync_driver import ThreadDriver
 from batchpool.client.window_call import MapOptions
 from batchpool.client.window_stream import WindowOutcome, run_windows
 from batchpool.core.errors import InvalidRequest, PoolError
+from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
 
 _READ_AHEAD = 1
@@ -42,11 +43,12 @@ class ChunkEnd:
 
 @dataclass(slots=True)
 class _Open:
-    """A chunk that is under way."""
+    """A chunk that is under way. outputs: the arrays that its windows write to."""
 
     chunk: Chunk
     values: dict[str, Any]
     why: dict[int, str]
+    outputs: dict[str, Array]
     taken: int = 0
     ended: int = 0
     outcomes: list[WindowOutcome] = field(default_factory=list)
@@ -137,7 +139,7 @@ class Pipeline:
             if chunk is None:
                 return None
             values, why = self._inputs.read(chunk)
-            last = _Open(chunk, values, why)
+            last = _Open(chunk, values, why, self._room_for(chunk.n, spec))
             self._open.append(last)
         start = last.taken
         stop = last.taken = min(start + most, last.chunk.n)
@@ -146,7 +148,17 @@ class Pipeline:
         if gaps:
             # None is no value of any input, so the client refuses these rows, and sends the others.
             window = {name: _with_gaps(column, gaps) for name, column in window.items()}
-        return RowWindow(window, stop - start)
+        outputs_to = {name: rows[start:stop] for name, rows in last.outputs.items()}
+        return RowWindow(window, stop - start, outputs_to)
+
+    def _room_for(self, n: int, spec: ModelSpec) -> dict[str, Array]:
+        """Arrays for the outputs of n rows, as far as they are fixed numbers."""
+        wanted = self._options.outputs
+        return {
+            tensor.name: np.empty((n, *tensor.max_shape), tensor.np_dtype)
+            for tensor in spec.outputs
+            if (wanted is None or tensor.name in wanted) and not (tensor.is_bytes or tensor.dynamic)
+        }
 
     def _end(self, ended: _Open) -> ChunkEnd:
         chunk = ended.chunk
@@ -159,7 +171,7 @@ class Pipeline:
         if bad:
             places = {row.row - first for row in bad}
             good = [at for at in good if at not in places]
-        return ChunkEnd(chunk, _joined(ended.outcomes), good, bad)
+        return ChunkEnd(chunk, _joined(ended.outcomes, ended.outputs), good, bad)
 
     def _bad_row(self, ended: _Open, at: int, error: PoolError) -> BadRow:
         chunk = ended.chunk
@@ -177,9 +189,10 @@ def _with_gaps(column: Any, gaps: list[int]) -> list[Any]:
     return values
 
 
-def _joined(outcomes: list[WindowOutcome]) -> dict[str, Any]:
-    """The outputs of good rows of neighbouring windows."""
+def _joined(outcomes: list[WindowOutcome], whole: dict[str, Array]) -> dict[str, Any]:
+    """The outputs of good rows of neighbouring windows. whole: the arrays that may hold them."""
     parts: dict[str, list[Any]] = {}
+    all_good = not any(outcome.errors for outcome in outcomes)
     for outcome in outcomes:
         for name, rows in outcome.outputs.items():
             if outcome.errors:
@@ -188,6 +201,9 @@ def _joined(outcomes: list[WindowOutcome]) -> dict[str, Any]:
                 parts.setdefault(name, []).append(rows)
     joined: dict[str, Any] = {}
     for name, several in parts.items():
+        if all_good and name in whole and all(rows.base is whole[name] for rows in several):
+            joined[name] = whole[name]  # each window wrote its own rows of it
+            continue
         several = [
             np.stack(rows) if isinstance(rows, list) and _alike(rows) else rows for rows in several
         ]

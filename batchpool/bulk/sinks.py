@@ -14,6 +14,7 @@ import numpy as np
 
 from batchpool.bulk.chunk import BadRow
 from batchpool.bulk.lines import is_read_once
+from batchpool.bulk.made_folders import MadeFolders
 from batchpool.bulk.manifest import Manifest
 from batchpool.bulk.parts import Parts, sync_folder, told
 from batchpool.bulk.pipeline import ChunkEnd
@@ -37,6 +38,7 @@ class Committed:
         self._errors = errors
         self._writer = writer
         self._parts = Parts(plan.out)
+        self._folders = MadeFolders()
         self._thread = ThreadPoolExecutor(1, "batchpool-writer")
         self._writing: deque[Future[None]] = deque()
         self._broken = False  # a part could not be committed
@@ -45,7 +47,11 @@ class Committed:
     def begin(self, manifest: Manifest, size: int) -> int:
         """Take the parts that are there; returns the rows of a chunk, `size` if nobody says it."""
         goes_on = not any(map(is_read_once, self._plan.inputs))
+        with told(self._plan.out):
+            self._folders.make_for(self._plan.out)
         found = self._parts.open(manifest, size, restart=self._plan.restart, goes_on=goes_on)
+        with told(self._errors):  # not at the end, when there may be rows for it
+            self._folders.make_for(self._errors)
         if os.path.exists(self._plan.out) and not self._plan.restart:  # since this run began
             raise StartError(f"{self._plan.out} exists: another run has written it meanwhile")
         self.done = self._parts.done
@@ -123,6 +129,7 @@ class Committed:
         finally:
             self._thread.shutdown()
             self._parts.close()
+            self._folders.drop_empty()
 
 
 class Streamed:
@@ -136,6 +143,7 @@ class Streamed:
         self._writer = writer
         self._errors = errors
         self._file: Any = None
+        self._folders = MadeFolders()
 
     def begin(self, manifest: Manifest, size: int) -> int:
         """Write what comes before the rows; returns the rows of a chunk."""
@@ -143,6 +151,7 @@ class Streamed:
             if not self._plan.restart:
                 check_free(self._errors, "--errors")
             with told(self._errors):
+                self._folders.make_for(self._errors)
                 self._file = open(self._errors, "wb")  # noqa: SIM115
         self._writer.join([], sys.stdout.buffer, [])
         rows: int = manifest["chunk_rows"] or size
@@ -168,6 +177,7 @@ class Streamed:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+        self._folders.drop_empty()
 
 
 def written_columns(

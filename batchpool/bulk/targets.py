@@ -53,9 +53,6 @@ def check_errors(inputs: Iterable[str], out: str, errors: str) -> None:
         return  # /dev/null and pipes are written to, where nothing is renamed
     if os.path.isdir(errors):
         raise ConfigError(f"{said} is a folder; the path of a file was expected")
-    above = os.path.dirname(errors)
-    if above not in ("", os.path.dirname(out)) and not os.path.isdir(above):
-        raise ConfigError(f"{said}: there is no folder {above}; make it, or choose another path")
     if os.path.exists(errors) and not os.path.isfile(errors):
         raise ConfigError(f"{said} is no regular file; the path of one was expected")
     _check_none_is(inputs, _identity(errors), said)

@@ -19,6 +19,7 @@ from batchpool.client.refused_rows import Refused, check_each
 from batchpool.core.config.paths import socket_path
 from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError, InvalidRequest, Moved, PoolError, WorkerLost
+from batchpool.core.tensors.packed_strings import is_arrow_column
 from batchpool.core.tensors.rows import Rows, check_rows
 from batchpool.core.tensors.spec import ModelSpec
 
@@ -187,7 +188,10 @@ def named_inputs(inputs: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
     if inputs is None:
         return tensors
     if hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
-        inputs = {str(column): inputs[column] for column in inputs.columns}
+        names = list(inputs.columns)
+        if names and is_arrow_column(names[0]):
+            names = inputs.column_names
+        inputs = {str(name): inputs[name] for name in names}
     if not isinstance(inputs, Mapping):
         raise InvalidRequest(
             f"the inputs are a {type(inputs).__name__}; a dict of them by name, a data frame with"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from batchpool.core.errors import InvalidRequest, PoolError, TooLarge
+from batchpool.core.tensors.packed_strings import PackedStrings, is_arrow_column
 from batchpool.core.tensors.rows import Rows, check_rows
 from batchpool.core.tensors.spec import ModelSpec
 
@@ -56,6 +57,8 @@ def picked(column: Any, kept: list[int]) -> Any:
         return column[kept]
     if hasattr(column, "iloc"):  # by place and not by label, as the index of a frame has it
         return column.iloc[kept]
+    if is_arrow_column(column) or isinstance(column, PackedStrings):
+        return column.take(kept)
     return [column[i] for i in kept]
 
 

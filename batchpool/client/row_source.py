@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from batchpool.client.call import named_inputs
 from batchpool.core.errors import InvalidRequest
+from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
 
 
 @dataclass(slots=True)
 class RowWindow:
-    """Neighbouring rows as they were read: {input: array or list of n rows}."""
+    """Neighbouring rows as they were read: {input: array or list of n rows}.
+
+    outputs_to: an array [n, *row shape] for each output of the call that is fixed numbers, which is
+    written where all rows are good; none of them, or all.
+    """
 
     tensors: Mapping[str, Any]
     n: int
+    outputs_to: Mapping[str, Array] = field(default_factory=dict)
 
 
 class RowSource(Protocol):

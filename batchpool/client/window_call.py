@@ -15,8 +15,11 @@ from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.refused_rows import picked
 from batchpool.core.errors import InvalidRequest, PoolError, TooLarge
+from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import check_parameters, check_rows
 from batchpool.core.tensors.spec import ModelSpec
+
+_NOWHERE: Mapping[str, Array] = {}
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,11 @@ class MapOptions:
             if not self._names:
                 raise InvalidRequest("outputs is empty; the names of some outputs were expected")
 
-    def call(self, tensors: Mapping[str, Any], start: int) -> WindowCall:
+    def call(
+        self, tensors: Mapping[str, Any], start: int, outputs_to: Mapping[str, Array] = _NOWHERE
+    ) -> WindowCall:
         """The call of one window, whose first row has the number `start`."""
-        return WindowCall(self, tensors, self._names, start)
+        return WindowCall(self, tensors, self._names, start, outputs_to)
 
     def check(self, spec: ModelSpec, names: Iterable[str]) -> None:
         """Raise InvalidRequest for what is wrong with the arguments of all rows alike."""
@@ -86,10 +91,11 @@ class WindowCall(Call):
     """The call of one window. start: the number of its first row.
 
     errors: of the rows that have one, by their place among the n rows that the window has. Rows
-    that do not fit the model's tensors are not sent; `sends` is false where none is.
+    that do not fit the model's tensors are not sent; `sends` is false where none is. outputs_to:
+    arrays [n, *row shape] that take outputs where all rows are good, as of `RowWindow`.
     """
 
-    __slots__ = ("_checked_for", "errors", "n", "options", "places", "start")
+    __slots__ = ("_checked_for", "errors", "n", "options", "outputs_to", "places", "start")
 
     def __init__(
         self,
@@ -97,6 +103,7 @@ class WindowCall(Call):
         tensors: Mapping[str, Any],
         outputs: tuple[str, ...] | None,
         start: int,
+        outputs_to: Mapping[str, Array],
     ) -> None:
         super().__init__(
             tensors,
@@ -108,6 +115,7 @@ class WindowCall(Call):
         )
         self.options = options
         self.start = start
+        self.outputs_to = outputs_to
         self.n = len(next(iter(tensors.values())))
         self.errors: dict[int, PoolError] = {}
         self.places: Sequence[int] = range(self.n)
@@ -154,7 +162,8 @@ class WindowCall(Call):
         for start in range(0, self.n, size):
             stop = min(start + size, self.n)
             tensors = {name: column[start:stop] for name, column in self.tensors.items()}
-            one = self.options.call(tensors, self.start + start)
+            outputs_to = {name: rows[start:stop] for name, rows in self.outputs_to.items()}
+            one = self.options.call(tensors, self.start + start, outputs_to)
             if self._checked_for is not None:
                 one.rows = part(self.rows, start, stop)
                 one.timeout_s, one.priority = self.timeout_s, self.priority
@@ -189,6 +198,14 @@ class WindowCall(Call):
     def take(self, lane_client: LaneClient, pending: PendingRequest) -> dict[str, Any]:
         """The outputs of a finished request: arrays, or lists where a row of it has an error,
         which stands in its place."""
-        if not lane_client.lane.status[pending.where].any():
+        if lane_client.lane.status[pending.where].any():
+            return super().take(lane_client, pending)
+        if not self.outputs_to or pending.n < self.n:
             return lane_client.result(pending, self.outputs, all_good=True)
-        return super().take(lane_client, pending)
+        found = lane_client.result(pending, self.outputs, copy=False, all_good=True)
+        try:
+            for name, rows in self.outputs_to.items():
+                rows[...] = found[name]
+            return {**found, **self.outputs_to}
+        finally:
+            lane_client.release(pending)

@@ -174,7 +174,7 @@ class _Stream:
         if found is None:
             self._ended = True
             return False
-        call = self._options.call(found.tensors, self._read)
+        call = self._options.call(found.tensors, self._read, found.outputs_to)
         if found.n > size:
             call.check_whole(lane_client, self._driver.facts(self._model))
         self._waiting += [_Window(one, places=range(one.n)) for one in call.cut(size)]

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from batchpool.core.layout.arena import ALIGN
 from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.packed_strings import PackedStrings
 from batchpool.shm.columns import TensorColumn, Where, elements_of, slots_of
 from batchpool.shm.segment import Cells
 
@@ -32,8 +33,11 @@ class ArenaColumn(TensorColumn):
     offsets: Array
     offset_cells: Cells
 
-    def spans(self, rows: Array, sizes: npt.NDArray[np.int64] | None) -> list[int]:
+    def spans(self, rows: Array | PackedStrings, sizes: npt.NDArray[np.int64] | None) -> list[int]:
         """The bytes of each of these rows [n, *row shape]. sizes: as in `Rows`."""
+        if isinstance(rows, PackedStrings):
+            lengths: list[int] = rows.lengths.tolist()
+            return lengths
         if self.lengths is not None:
             if not self.tensor.shape:
                 return list(map(len, rows.tolist()))
@@ -52,13 +56,18 @@ class ArenaColumn(TensorColumn):
             cells[slot] = offset
 
     def store_rows(
-        self, where: Where, rows: Array, sizes: npt.NDArray[np.int64] | None = None
+        self,
+        where: Where,
+        rows: Array | PackedStrings,
+        sizes: npt.NDArray[np.int64] | None = None,
     ) -> None:
         """Write rows [n, *row shape] where they were placed. sizes: as in `Rows`."""
         for k, dim in self.places:
             self.sizes[where, k] = rows.shape[1 + dim]
         if sizes is not None:
             self.store_sizes(where, sizes)
+        if isinstance(rows, PackedStrings):
+            return self._store_strings(where, rows.pieces())
         if self.lengths is not None and not self.tensor.shape:
             return self._store_strings(where, rows.tolist())
         arena, cells = self.values, self.offset_cells
@@ -73,7 +82,7 @@ class ArenaColumn(TensorColumn):
                 self.lengths[(slot, *at)] = len(element)
                 start += len(element)
 
-    def store(self, where: Where, rows: Array) -> None:
+    def store(self, where: Where, rows: Array | PackedStrings) -> None:
         self.store_rows(where, rows)
 
     def load(self, where: Where, *, sizes: npt.NDArray[np.int64] | None = None) -> Array:

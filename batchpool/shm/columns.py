@@ -15,8 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.packed_strings import PackedStrings
 from batchpool.core.tensors.spec import Tensor
 from batchpool.shm.segment import Octets
+
+_WIDTH_BYTES = 512  # of strings that are copied together: the processor's caches hold a batch
 
 Where: TypeAlias = "slice | npt.NDArray[Any]"
 
@@ -62,7 +65,7 @@ class TensorColumn:
     lengths: Array | None
     octets: Octets | None
 
-    def store(self, where: Where, rows: Array) -> None:
+    def store(self, where: Where, rows: Array | PackedStrings) -> None:
         """Write rows [n, *row shape] (all of one size) into n slots."""
         tail = tuple(slice(0, m) for m in rows.shape[1:]) if self.places else ()
         for k, dim in self.places:
@@ -80,8 +83,10 @@ class TensorColumn:
         for at, (k, _) in enumerate(self.places):
             self.sizes[where, k] = sizes[:, at]
 
-    def _store_bytes(self, where: Where, rows: Array) -> None:
+    def _store_bytes(self, where: Where, rows: Array | PackedStrings) -> None:
         assert self.lengths is not None
+        if isinstance(rows, PackedStrings):
+            return self._store_packed(where, rows)
         if rows.ndim == 1:
             return self._store_strings(where, rows.tolist())
         for slot, row in zip(slots_of(where), rows, strict=True):
@@ -90,17 +95,44 @@ class TensorColumn:
                 self.values[place][: len(element)] = np.frombuffer(element, np.uint8)
                 self.lengths[place] = len(element)
 
-    def _store_strings(self, where: Where, elements: Sequence[bytes]) -> None:
-        """Write one byte string a slot. Through a memoryview: an array takes five times as long."""
+    def _store_strings(self, where: Where, elements: Sequence[Any]) -> None:
+        """Write one byte string, or a view of one, a slot. Through a memoryview: an array takes
+        five times as long."""
         assert self.lengths is not None
         assert self.octets is not None
-        octets, most, lengths = self.octets, self.tensor.max_bytes or 0, list(map(len, elements))
-        if max(lengths, default=0) > most:
-            raise ValueError(f"a byte string of {max(lengths)} bytes came; at most {most} fit")
+        octets, lengths = self.octets, list(map(len, elements))
+        self._check_length(max(lengths, default=0))
         starts = self._starts(slots_of(where), lengths)
         for start, element, length in zip(starts, elements, lengths, strict=True):
             octets[start : start + length] = element
         self.lengths[where] = lengths
+
+    def _store_packed(self, where: Where, strings: PackedStrings) -> None:
+        """Write one string of a buffer a slot. They are copied together, each with what stands
+        behind it in the buffer up to one width, in a third of the time; longer ones follow."""
+        assert self.lengths is not None
+        lengths, starts = strings.lengths, strings.offsets[:-1]
+        self._check_length(int(lengths.max(initial=0)))
+        width = min(int(lengths.max(initial=0)), _WIDTH_BYTES)
+        longer = np.flatnonzero(lengths > width)
+        end = int(starts[-1]) + width if len(starts) else 0
+        if not width or end > len(strings.content) or 2 * len(longer) > len(lengths):
+            return self._store_strings(where, strings.pieces())
+        shape = (len(strings.content) - width + 1, width)
+        at_each_byte = np.ndarray(shape, np.uint8, strings.content, strides=(1, 1))
+        self.values[where, :width] = at_each_byte[starts]
+        self.lengths[where] = lengths
+        if len(longer):
+            slots = slots_of(where)
+            for at in longer.tolist():
+                string = strings.content[starts[at] : strings.offsets[at + 1]]
+                self.values[slots[at], : len(string)] = string
+
+    def _check_length(self, length: int) -> None:
+        """Raise ValueError for a string that is longer than a row takes."""
+        most = self.tensor.max_bytes or 0
+        if length > most:
+            raise ValueError(f"a byte string of {length} bytes came; at most {most} fit")
 
     def store_ragged(self, slots: Sequence[int], rows: Sequence[Array]) -> None:
         """Write rows of different sizes, one array [*row shape] a slot."""

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 import batchpool as bp
+from tests.lazy import library
 from tests.process.gates import open_gate, opened_at_last
 from tests.process.models import FAULTS
 from tests.process.pool_under_test import PATIENCE_S, Pool, until
+
+pa = library("pyarrow")
 
 
 def rows_of(n: int, first: int = 0) -> Any:
@@ -87,6 +90,25 @@ def test_bytes_come_back_as_they_went(client: bp.Client) -> None:
     assert client.infer("echo", text=np.array(many, dtype=object))["text"].tolist() == many
     with pytest.raises(bp.TooLarge, match=r"4097"):
         client.infer("echo", text=[b"x" * 4097])
+
+
+def test_columns_of_arrow_come_back_as_they_went(client: bp.Client) -> None:
+    texts = ["", "a", "nul\0", "Grüße", "x" * 4096, *(f"{i} " * (i % 150) for i in range(1500))]
+    expected = [text.encode() for text in texts]
+    table = pa.table({"text": pa.chunked_array([texts[:400], texts[400:]])})
+    for given in ({"text": table["text"].chunk(1)}, {"text": table["text"]}, table):
+        rows = expected[-len(given["text"]) :]
+        found = client.infer("echo", given)
+        assert found["text"].tolist() == rows
+        assert found["length"].tolist() == [len(row) for row in rows]
+        assert [one["text"] for one in client.map("echo", given)] == rows
+    bad = pa.array(["a", None, "x" * 4097, "b"])
+    found = client.infer("echo", text=bad, errors="return")
+    assert [type(entry).__name__ for entry in found["text"]] == [
+        "bytes", "InvalidRequest", "TooLarge", "bytes",
+    ]  # fmt: skip
+    ends = list(client.map("echo", {"text": bad}, errors="return"))
+    assert [type(end).__name__ for end in ends] == ["dict", "InvalidRequest", "TooLarge", "dict"]
 
 
 def test_parameters_ride_with_their_rows(everyday: Pool, client: bp.Client) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from hypothesis import strategies as st
 
 from batchpool.core.tensors.dtypes import Array
+from batchpool.core.tensors.packed_strings import PackedStrings
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 
 NUMBERS = (
@@ -108,6 +111,12 @@ def rows_of(draw: st.DrawFn, tensor: Tensor, n: int) -> Array:
     if tensor.dtype == "bool":
         return np.frombuffer(raw, np.uint8).reshape(shape) > 127
     return np.frombuffer(raw, tensor.np_dtype).reshape(shape)
+
+
+def packed(strings: Sequence[bytes], before: bytes = b"", behind: bytes = b"") -> PackedStrings:
+    """These strings in a buffer, in which other bytes stand before and behind them."""
+    ends = np.cumsum([len(before), *map(len, strings)])
+    return PackedStrings(np.frombuffer(before + b"".join(strings) + behind, np.uint8), ends)
 
 
 def same(a: Array, b: Array) -> bool:

@@ -15,8 +15,9 @@ import numpy as np
 from batchpool.core.errors import InvalidRequest, TooLarge
 from batchpool.core.tensors.dtypes import Array, is_bfloat16
 from batchpool.core.tensors.numbers import bfloat16_from_numbers, from_array, from_numbers
+from batchpool.core.tensors.packed_strings import PackedStrings
 from batchpool.core.tensors.spec import Dim, Tensor
-from batchpool.core.tensors.strings import checked_elements, object_array
+from batchpool.core.tensors.strings import check_lengths, checked_elements, object_array
 
 
 def as_rows(tensor: Tensor, value: Any) -> Array:
@@ -24,6 +25,10 @@ def as_rows(tensor: Tensor, value: Any) -> Array:
     if tensor.is_plain(value) and not tensor.is_bytes:
         return cast(Array, value)
     if tensor.max_bytes is not None:
+        if type(value) is PackedStrings:
+            check_shape(tensor, value.shape)
+            check_lengths(tensor.name, tensor.max_bytes, value.lengths)
+            return cast(Array, value)  # which is written into slots as one
         loose = object_array(tensor.name, value)
         check_shape(tensor, loose.shape)
         return checked_elements(tensor.name, tensor.max_bytes, loose)

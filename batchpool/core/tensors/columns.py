@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Set
 from typing import Any
 
@@ -11,11 +12,16 @@ import numpy as np
 from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.numbers import from_array
+from batchpool.core.tensors.packed_strings import (
+    PackedStrings,
+    is_arrow_column,
+    strings_of_arrow,
+)
 from batchpool.core.tensors.spec import Tensor
 
 _MISSING = ("NAType", "NaTType")  # the elements of pandas that stand for nothing
 _EXACT_BELOW = 2.0**53  # whole floats from here on may have lost digits
-_AS_THEY_ARE = (np.ndarray, np.generic, list, tuple, str, bytes, int, float)
+_AS_THEY_ARE = (np.ndarray, np.generic, list, tuple, str, bytes, int, float, PackedStrings)
 
 
 def rows_in_order(tensor: Tensor, value: Any) -> Any:
@@ -23,18 +29,30 @@ def rows_in_order(tensor: Tensor, value: Any) -> Any:
 
     A column is what has `__array__`, such as a Series or a DataFrame of pandas or polars. Its
     numbers are converted to the tensor's dtype where they fit, whole floats to integers too, as a
-    frame chooses its dtypes by itself. Raises InvalidRequest for numbers that do not fit, and for a
-    column or a masked array in which elements are missing.
+    frame chooses its dtypes by itself. Strings of Arrow stay where they are. Raises InvalidRequest
+    for numbers that do not fit, and for a column or a masked array in which elements are missing.
     """
-    if isinstance(value, np.ma.MaskedArray):
+    if _is_masked(value):
         return _unmasked(tensor, value)
     if isinstance(value, _AS_THEY_ARE) or hasattr(value, "detach"):  # a torch tensor is an array
         return value
     if isinstance(value, (Set, Mapping)):  # whose elements have no place
         return value
+    if tensor.is_bytes and is_arrow_column(value):
+        if value.null_count:
+            raise _missing(tensor, value.is_null().index(True).as_py())
+        if (strings := strings_of_arrow(tensor.name, value)) is not None:
+            return strings
     if hasattr(value, "__array__"):
         return _column(tensor, np.asarray(value))
     return list(value) if hasattr(value, "__iter__") else value
+
+
+def _is_masked(value: Any) -> bool:
+    # numpy imports numpy.ma when it is first asked for, in 10 ms or more: whoever has such an array
+    # has asked.
+    kind = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    return kind is not None and isinstance(value, kind)
 
 
 def _unmasked(tensor: Tensor, array: np.ma.MaskedArray[Any, Any]) -> Array:

@@ -85,6 +85,13 @@ def checked_elements(name: str, max_bytes: int, loose: Array) -> Array:
     return rows.reshape(loose.shape)
 
 
+def check_lengths(name: str, max_bytes: int, lengths: Array) -> None:
+    """Raise TooLarge for the first string of more than max_bytes bytes."""
+    if len(lengths) and lengths.max() > max_bytes:
+        at = int((lengths > max_bytes).argmax())
+        raise _too_long(f"input {name!r}: element {at}", int(lengths[at]), max_bytes)
+
+
 def _as_bytes(elements: list[Any], max_bytes: int) -> list[bytes] | None:
     """The elements where they are plain bytes or str that fit, in a fifth of the time that one by
     one takes; None where one is not."""
@@ -102,10 +109,12 @@ def _as_bytes(elements: list[Any], max_bytes: int) -> list[bytes] | None:
 def _fitting(what: str, max_bytes: int, element: Any) -> bytes:
     raw = _encoded(what, element)
     if len(raw) > max_bytes:
-        raise TooLarge(
-            f"{what} has {len(raw)} bytes; at most {max_bytes} fit (max_bytes in the model)"
-        )
+        raise _too_long(what, len(raw), max_bytes)
     return raw
+
+
+def _too_long(what: str, length: int, max_bytes: int) -> TooLarge:
+    return TooLarge(f"{what} has {length} bytes; at most {max_bytes} fit (max_bytes in the model)")
 
 
 def _encoded(what: str, element: Any) -> bytes:

@@ -106,7 +106,12 @@ class DriverDouble:
         pending = under_way.popleft()
         self.held -= pending.n
         found = answer(lane_client.spec.name, pending.tag)
-        return {name: found[name] for name in call.outputs or found}
+        found = {name: found[name] for name in call.outputs or found}
+        if pending.n == call.n and not isinstance(next(iter(found.values())), list):
+            for name, rows in call.outputs_to.items():  # as `WindowCall.take`
+                rows[...] = found[name]
+                found[name] = rows
+        return found
 
     def drop(self, lane_client: LaneClient, requests: Iterable[PendingRequest]) -> None:
         self.held -= sum(pending.n for pending in requests)

@@ -118,7 +118,6 @@ BAD = texts(3) + '{"text": "bad"}\n'
         ("./out.jsonl", "--errors ./out.jsonl is the output, too"),
         ("out.jsonl.parts/why.jsonl", "out.jsonl.parts"),
         (".", "--errors . is a folder"),
-        ("no/why.jsonl", "there is no folder no"),
     ],
 )
 @pytest.mark.parametrize("more", [(), ("--restart",)])
@@ -131,6 +130,41 @@ def test_bad_rows_go_to_no_file_that_has_something_else(
     assert (status, text in said) == (2, True), said
     assert Path("in.jsonl").read_text() == BAD
     assert not Path("out.jsonl").exists()
+
+
+@pytest.mark.parametrize(("out", "errors"), [("a/b/out.jsonl", "c/d/why.jsonl"), ("-", "c/why")])
+def test_folders_of_both_files_are_made(run: Run, out: str, errors: str) -> None:
+    write("in.jsonl", BAD)
+    assert run("echo", "in.jsonl", "-o", out, "--errors", errors)[0] == 3
+    assert [row["row"] for row in lines(errors)] == [3]
+    if out != "-":
+        assert len(lines(out)) == 3
+
+
+def test_a_folder_in_which_nothing_is_written_does_not_stay(run: Run) -> None:
+    os.mkdir("mine")
+    write("in.jsonl", texts(3))
+    assert run("echo", "in.jsonl", "-o", "a/out.jsonl", "--errors", "mine/c/d/why.jsonl")[0] == 0
+    assert (len(lines("a/out.jsonl")), os.listdir("mine")) == (3, [])
+    write("bad.jsonl", '{"text": "bad"}\n' * 3)
+    for flags in (("--on-error", "stop"), ()):
+        flags = ("echo", "bad.jsonl", "-o", "mine/b/out.jsonl", "--errors", "c/why", *flags)
+        assert run(*flags)[0] == 1
+        assert (os.listdir("mine"), Path("c").exists()) == ([], False)
+    assert run("echo", "none.jsonl", "-o", "mine/b/out.jsonl")[0] == 1
+    assert os.listdir("mine") == []
+
+
+@pytest.mark.parametrize("flag", ["-o", "--errors"])
+def test_a_file_in_the_place_of_a_folder_is_told_before_a_row_is_run(run: Run, flag: str) -> None:
+    write("in.jsonl", BAD)
+    write("file", "mine")
+    paths = {"-o": "out.jsonl", "--errors": "why.jsonl"} | {flag: "file/b/out.jsonl"}
+    sent: list[int] = []
+    words = [word for pair in paths.items() for word in pair]
+    status, said = run("echo", "in.jsonl", *words, at_submit=sent.append)
+    assert (status, "cannot write to file/b/out.jsonl" in said, sent) == (1, True, []), said
+    assert sorted(os.listdir(".")) == ["file", "in.jsonl"]
 
 
 @pytest.mark.parametrize("out", ["out.jsonl", "-"])

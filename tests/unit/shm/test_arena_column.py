@@ -15,7 +15,7 @@ from batchpool.shm.arena_column import ArenaColumn
 from batchpool.shm.columns import where_of
 from batchpool.shm.lane import Lane
 from tests.unit.lanes import other_side, segment_of
-from tests.unit.specs import model
+from tests.unit.specs import model, packed
 
 SLOTS, ARENA_BYTES = 6, 4096
 IDS = Tensor("x", "int32", (Dim(9), 2, Dim(3)), pad=-1)
@@ -54,6 +54,7 @@ def stored(lane: Lane, slots: list[int], given: Any) -> Rows:
         (IDS, [np.full((k, 2, 3 - k % 2), k + 1, np.int32) for k in (9, 0, 4)]),
         (IDS, np.arange(3 * 5 * 2 * 3, dtype=np.int32).reshape(3, 5, 2, 3)),
         (TEXT, [b"a" * 40, b"", b"\x00b"]),
+        (TEXT, packed([b"a" * 40, b"", b"\x00b"])),
         (PAGES, [[[b"1", b"22"], [b"", b"4"]], [[], []], [[b"x" * 20] * 3] * 2]),
     ],
 )

@@ -14,7 +14,7 @@ from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.shm.columns import TensorColumn, Where, pad_rows, where_of
 from batchpool.shm.lane_columns import tensor_columns
 from tests.unit.lanes import segment_of
-from tests.unit.specs import MIXED, model, rows_of, same, tensors
+from tests.unit.specs import MIXED, model, packed, rows_of, same, tensors
 
 SLOTS = 7
 
@@ -94,6 +94,32 @@ def test_a_store_touches_no_other_slot(
     for slot in set(range(SLOTS)) - want.keys():
         raw = column.values[slot : slot + 1].reshape(-1).view(np.uint8)
         assert (raw == 0x33).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), wheres, st.sampled_from([0, 0x5A, 0xFF]), st.sampled_from([3, 600, 5000]))
+def test_strings_of_a_buffer_come_back_and_touch_no_other_slot(
+    draw: st.DataObject, where: Where, dirty: int, most: int
+) -> None:
+    """Short and long ones, alone and side by side, at the beginning and at the end of a buffer."""
+    column = column_of(Tensor("x", "bytes", (), max_bytes=most), dirty)
+    lengths = st.one_of(st.integers(0, min(most, 20)), st.integers(0, most), st.just(most))
+    n = count(where)
+    each = draw.draw(st.lists(lengths, min_size=n, max_size=n))
+    strings = [bytes([65 + at]) * length for at, length in enumerate(each)]
+    behind = b"#" * draw.draw(st.sampled_from([0, 1, most, 2 * most]))
+    column.store(where, packed(strings, b"!" * draw.draw(st.integers(0, 3)), behind))
+    assert column.load(where).tolist() == strings
+    slots = np.arange(SLOTS)[where]
+    others = np.delete(column.values, slots, axis=0)
+    assert (others == dirty).all()
+
+
+def test_a_string_of_a_buffer_that_is_too_long_is_written_nowhere() -> None:
+    column = column_of(Tensor("x", "bytes", (), max_bytes=3), 0x33)
+    with pytest.raises(ValueError, match="a byte string of 4 bytes came; at most 3 fit"):
+        column.store(slice(0, 2), packed([b"a", b"long"], behind=b"#####"))
+    assert (column.values == 0x33).all()
 
 
 # -- views and copies -----------------------------------------------------------------------

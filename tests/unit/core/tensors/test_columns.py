@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -104,3 +106,18 @@ def test_a_frame_has_an_input_in_each_column() -> None:
     assert inputs["y"].tolist() == ["a", "b"]
     with pytest.raises(InvalidRequest, match=r"the inputs are a list; a dict of them by name, a"):
         named_inputs([1], {})
+
+
+def test_rows_without_masks_do_not_import_the_module_of_masked_arrays() -> None:
+    """It takes longer than all else that a short program does here."""
+    code = (
+        "import sys, numpy as np\n"
+        "from batchpool.core.tensors.rows import check_rows\n"
+        "from batchpool.core.tensors.spec import ModelSpec, Tensor\n"
+        "inputs = (Tensor('x', 'float32', (2,)), Tensor('t', 'bytes', max_bytes=4))\n"
+        "spec = ModelSpec('m', 'numpy', inputs, (Tensor('y', 'float32'),))\n"
+        "check_rows(spec, {'x': [[1, 2]], 't': ['a']})\n"
+        "print('numpy.ma' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -125,10 +125,16 @@ class BatchAnswers:
         record = self._file(message.id, message.principal)
         most = min(message.most, _MOST_READ_BYTES, max(0, record.bytes - message.offset))
         bodies = self._store.bodies
-        try:
-            piece = await self._store.run(lambda: bodies.read(record.id, message.offset, most))
-        except FileNotFoundError:  # it was deleted meanwhile
-            raise _about("id", NotFound(f"there is no file {record.id}")) from None
+
+        def read() -> bytes | None:
+            try:
+                return bodies.read(record.id, message.offset, most)
+            except FileNotFoundError:  # it was deleted meanwhile
+                return None
+
+        piece = await self._store.run(read)
+        if piece is None:
+            raise _about("id", NotFound(f"there is no file {record.id}"))
         return FilePiece(piece)
 
     async def _delete(self, message: DeleteFile) -> FileFound:

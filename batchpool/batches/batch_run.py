@@ -23,7 +23,7 @@ from batchpool.batches.records import LOSSES_MOST, BatchProgress, BatchRecord, B
 from batchpool.batches.store import BatchStore
 from batchpool.batches.survey import Survey, request_of, take_survey
 from batchpool.control.batch_messages import FaultForm
-from batchpool.core.errors import StorageFull
+from batchpool.core.errors import NotReady, StorageFull
 from batchpool.wire.batch_lines import LineFault, answered_line, line_id, unanswered_line
 
 _LOG = logging.getLogger("batchpool.tasks")
@@ -267,7 +267,7 @@ class BatchRun:
                         self.record, outputs, errors, answers.progress
                     )
                     break
-                except StorageFull as exc:
+                except (StorageFull, NotReady) as exc:
                     lack = exc.message
             if lack != self.waiting_for:
                 _LOG.warning("batch %s waits for room for its answers: %s", self.record.id, lack)

@@ -24,8 +24,9 @@ class FileBodies:
         return self._folder / identifier
 
     def names(self) -> list[str]:
-        """The ids of all files that have bytes."""
-        return os.listdir(self._folder)
+        """The ids of all files that have bytes; a folder among them is somebody else's."""
+        with os.scandir(self._folder) as found:
+            return [each.name for each in found if not each.is_dir(follow_symlinks=False)]
 
     def write(self, identifier: str, offset: int, piece: bytes) -> None:
         """Write bytes at a place; the same bytes may come twice."""

@@ -49,8 +49,9 @@ from batchpool.tasks.record import (
     Want,
     task_id,
 )
-from batchpool.tasks.schema import open_database
+from batchpool.tasks.schema import begin_anew, open_database
 from batchpool.tasks.store import StoreAway, StoreFull
+from batchpool.tasks.store_place import StorePlace
 from batchpool.tasks.task_rows import (
     COLLECTED,
     FORM,
@@ -83,7 +84,10 @@ class SqliteStore:
             folder.chmod(0o700)
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
-            raise StoreAway(f"the folder of tasks {folder} cannot be used: {exc.strerror}") from exc
+            raise StoreAway(
+                f"the folder of tasks {folder} cannot be used: {exc.strerror}; set another"
+                " state_dir, or see to it that this user may write there"
+            ) from exc
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             mask = os.umask(0o077)
@@ -91,6 +95,7 @@ class SqliteStore:
                 self._db = open_database(folder / "tasks.db")
             finally:
                 os.umask(mask)
+            self._place = StorePlace(folder)
             self._disk = Disk(folder)
             self._files = BodyFiles(folder / "bodies", self._disk.growth)
             self._transactions = Transactions(
@@ -106,7 +111,9 @@ class SqliteStore:
             ) from None
         except (OSError, sqlite3.Error) as exc:
             os.close(self._lock)
-            raise StoreAway(f"the tasks in {folder} cannot be read: {exc}") from exc
+            raise StoreAway(
+                f"the tasks in {folder} cannot be read: {exc}; {begin_anew(folder)}"
+            ) from exc
         except BaseException:
             os.close(self._lock)
             raise
@@ -192,6 +199,7 @@ class SqliteStore:
     # -- new tasks ----------------------------------------------------------------------
 
     def put(self, tasks: Sequence[NewTask], now_ms: int) -> list[Put]:
+        self._place.check()
         with self.group():
             return self._intake.put(tasks, now_ms, room=self._disk.has_room())
 
@@ -302,6 +310,7 @@ class SqliteStore:
     # -- upkeep -------------------------------------------------------------------------
 
     def sweep(self, now_ms: int) -> Dropped:
+        self._place.check()
         try:
             found = self._sweep(self._swept_at_once, now_ms)
         except StoreFull:  # fewer take less of the disk

@@ -41,6 +41,10 @@ class StoreAway(Exception):
     """The store cannot be used; the text says why."""
 
 
+class StoreGone(StoreAway):
+    """What is open is not the store any more, so that another process has to open it anew."""
+
+
 class TaskStore(Protocol):
     """Keeps tasks, results and dead letters. It is used by one thread.
 

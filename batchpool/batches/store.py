@@ -36,6 +36,7 @@ _KEPT_FREE_BYTES = 2**30
 _KEPT_FREE_SHARE = 20  # one of so many bytes of the disk, where that is less
 _RETRY_AFTER_MS = 30_000
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = "the disk of the files is full"
 _AWAY = "the disk of the files cannot be used at the moment; the pool's log says why"
 _AWAY_RETRY_MS = 5000
 
@@ -115,7 +116,7 @@ class BatchStore:
         except OSError as exc:
             raise _away(exc) from exc
         if not has_room:
-            raise StorageFull("the disk of the files is full", _RETRY_AFTER_MS)
+            raise StorageFull(_DISK_FULL, _RETRY_AFTER_MS)
 
     def check_place(self) -> None:
         """Raise FolderUnusable where the database is not in its folder any more: what is written
@@ -270,4 +271,5 @@ def _away(exc: BaseException) -> NotReady:
 
 
 def _disk_full(exc: BaseException) -> StorageFull:
-    return StorageFull(f"the disk of the files is full: {exc}", _RETRY_AFTER_MS)
+    _LOG.warning("the disk of the files is full: %s", exc)
+    return StorageFull(_DISK_FULL, _RETRY_AFTER_MS)

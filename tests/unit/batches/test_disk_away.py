@@ -23,7 +23,7 @@ from batchpool.control.batch_messages import (
     EndUpload,
     ReadFile,
 )
-from batchpool.core.errors import NotReady
+from batchpool.core.errors import NotReady, StorageFull
 from tests.unit.batches.desk import ENDPOINT, Desk, requests
 from tests.unit.batches.test_answers import played
 
@@ -75,6 +75,20 @@ def test_callers_hear_that_the_disk_fails_and_not_its_paths(
         disk.error = None
         assert not desk.store.batches
         await desk.ask(DeleteFile(file.id, ""))
+
+    played(tmp_path, scene)
+
+
+def test_callers_hear_that_the_disk_is_full_and_not_its_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(desk: Desk) -> None:
+        begun: Any = await desk.ask(BeginUpload(desk.token(), "", "a"))
+        disk = FailingDisk(desk, monkeypatch)
+        disk.error = OSError(errno.ENOSPC, "No space left on device", "/a/path")
+        with pytest.raises(StorageFull) as refused:
+            await desk.ask(AppendToUpload(begun.id, 0, b"x"))
+        assert refused.value.message == "the disk of the files is full"
 
     played(tmp_path, scene)
 

@@ -9,6 +9,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from batchpool.batches.file_place import FilePlace
+
 _MODE, _FOLDER_MODE = 0o600, 0o700
 
 
@@ -18,6 +20,11 @@ class FileBodies:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
         self._folder = folder
+        self._place = FilePlace(folder)
+
+    def are_in_place(self) -> bool:
+        """True while the path of the folder leads to it."""
+        return self._place.is_kept()
 
     def path(self, identifier: str) -> Path:
         """Where the bytes of a file are."""
@@ -63,6 +70,13 @@ class FileBodies:
             return os.pread(fd, most, offset)
         finally:
             os.close(fd)
+
+    def size(self, identifier: str) -> int:
+        """The bytes of a file that are there, 0 where it is not."""
+        try:
+            return self.path(identifier).stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def delete(self, identifier: str) -> None:
         """Drop the bytes of a file, if there are any."""

@@ -114,14 +114,14 @@ class BatchStore:
         try:
             has_room = self.has_disk_room()
         except OSError as exc:
-            raise _away(exc) from exc
+            raise away(exc) from exc
         if not has_room:
             raise StorageFull(_DISK_FULL, _RETRY_AFTER_MS)
 
     def check_place(self) -> None:
-        """Raise FolderUnusable where the database is not in its folder any more: what is written
-        would be found by no other process."""
-        if not self._database.is_in_place():
+        """Raise FolderUnusable where the database, or the folder of the bytes, is not in its place
+        any more: what is written would be found by no other process."""
+        if not (self._database.is_in_place() and self.bodies.are_in_place()):
             raise FolderUnusable(
                 f"the folder of batches {self._folder} was moved, removed or replaced while the"
                 " pool used it; the files and batches go with it: put it back while the pool is"
@@ -141,7 +141,7 @@ class BatchStore:
             code = getattr(exc, "errno", None) or getattr(exc, "sqlite_errorcode", None)
             if code in (_FULL if isinstance(exc, OSError) else (sqlite3.SQLITE_FULL,)):
                 raise _disk_full(exc) from exc
-            raise _away(exc) from exc
+            raise away(exc) from exc
 
     # -- files --------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class BatchStore:
         self._disk.shutdown()
 
 
-def _away(exc: BaseException) -> NotReady:
+def away(exc: BaseException) -> NotReady:
     """The refusal for a disk that fails. Its error has paths, which are for the log and not for
     callers over HTTP."""
     _LOG.error("files and batches cannot be kept at the moment: %s", exc)

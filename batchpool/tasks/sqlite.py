@@ -95,9 +95,9 @@ class SqliteStore:
                 self._db = open_database(folder / "tasks.db")
             finally:
                 os.umask(mask)
-            self._place = StorePlace(folder)
             self._disk = Disk(folder)
             self._files = BodyFiles(folder / "bodies", self._disk.growth)
+            self._place = StorePlace(folder)
             self._transactions = Transactions(
                 self._db, self._files, self._disk, self._committed, self._undone
             )

@@ -9,16 +9,17 @@ from batchpool.tasks.store import StoreGone
 
 
 class StorePlace:
-    """The place of the database in a folder, which is there. Raises OSError where it is not."""
+    """The place of a database and of the bodies beside it, which are there. Raises OSError where
+    they are not."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._database = FilePlace(folder / "tasks.db")
+        self._parts = [FilePlace(folder / name) for name in ("tasks.db", "bodies")]
 
     def check(self) -> None:
-        """Raise StoreGone where the database is not in its folder any more: a task that is written
-        into it would be promised, and found by no other process."""
-        if not self._database.is_kept():
+        """Raise StoreGone where they are not in their folder any more: a task that is written there
+        would be promised, and found by no other process."""
+        if not all(part.is_kept() for part in self._parts):
             raise StoreGone(
                 f"the folder of tasks {self._folder} was moved, removed or replaced while the pool"
                 " used it; its tasks go with it: put it back while the pool is stopped"

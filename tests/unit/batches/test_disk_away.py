@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from batchpool.batches.database import BatchDatabase, FolderUnusable
+from batchpool.batches.line_file import InputLine, LineFile
 from batchpool.batches.records import BatchRecord, BatchStatus
 from batchpool.control.batch_messages import (
     AppendToUpload,
@@ -23,7 +24,7 @@ from batchpool.control.batch_messages import (
     EndUpload,
     ReadFile,
 )
-from batchpool.core.errors import NotReady, StorageFull
+from batchpool.core.errors import InternalError, NotReady, StorageFull
 from tests.unit.batches.desk import ENDPOINT, Desk, requests
 from tests.unit.batches.test_answers import played
 
@@ -144,7 +145,71 @@ def test_upkeep_goes_on_where_the_disk_fails(
     played(tmp_path, scene)
 
 
-@pytest.mark.parametrize("leaves", ["nothing", "an empty folder", "another database"])
+@pytest.mark.parametrize("left", [b"", requests([1]), None])
+def test_an_input_that_is_not_whole_fails_its_batch_and_says_so(
+    tmp_path: Path, left: bytes | None
+) -> None:
+    """It would be completed without some of its lines."""
+
+    async def scene(desk: Desk) -> None:
+        file = await desk.file(requests([1, 2]))
+        path = desk.store.bodies.path(file.id)
+        path.unlink()
+        if left is not None:
+            path.write_bytes(left)
+        made: Any = await desk.ask(CreateBatch(desk.token(), "", "a", ENDPOINT, file.id))
+        record = await desk.end_of(made.batch.id)
+        assert record.status is BatchStatus.FAILED
+        (fault,) = record.faults
+        assert fault.code == "damaged_file"
+        assert f"{len(left or b'')} of its {file.bytes} bytes are there" in fault.message
+        assert desk.calls.seen == []
+
+    played(tmp_path, scene)
+
+
+def test_a_file_that_is_not_whole_is_no_answer(tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        file = await desk.file(b"0123456789")
+        os.truncate(desk.store.bodies.path(file.id), 4)
+        first: Any = await desk.ask(ReadFile(file.id, "", 0, 3))
+        assert first.piece == b"012"
+        with pytest.raises(InternalError, match="4 of its 10 bytes are there; delete it"):
+            await desk.ask(ReadFile(file.id, "", 3, 9))
+
+    played(tmp_path, scene)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_an_input_that_cannot_be_read_now_is_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """However often that fails, in the first look at it as in the second reading."""
+    monkeypatch.setattr("batchpool.batches.runner._UPKEEP_S", 0.001)
+    monkeypatch.setattr("batchpool.batches.runner._RETRY_MS", 0)
+    reads, whole = 0, LineFile.next_lines
+
+    def failing(file: LineFile, most: int, most_bytes: int) -> list[InputLine]:
+        nonlocal reads
+        reads += 1
+        if after < reads < 10:
+            raise OSError(errno.EIO, "Input/output error", "/a/path")
+        return whole(file, most, most_bytes)
+
+    monkeypatch.setattr(LineFile, "next_lines", failing)
+
+    async def scene(desk: Desk) -> None:
+        upkeep = asyncio.create_task(desk.runner.run())
+        batch = await desk.batch(requests([1, 2]))
+        assert (await desk.end_of(batch)).status is BatchStatus.COMPLETED
+        assert desk.output(batch) == [1, 2]
+        assert reads >= 10
+        upkeep.cancel()
+
+    played(tmp_path, scene)
+
+
+@pytest.mark.parametrize("leaves", ["nothing", "no bytes", "an empty folder", "another database"])
 def test_a_folder_that_was_moved_takes_nothing_and_ends_the_process(
     tmp_path: Path, leaves: str
 ) -> None:
@@ -154,8 +219,12 @@ def test_a_folder_that_was_moved_takes_nothing_and_ends_the_process(
         folder = tmp_path / "here"
         desk = Desk(folder)
         file = await desk.file(requests([1]))
-        shutil.move(folder, tmp_path / "elsewhere")
-        if leaves != "nothing":
+        if leaves == "no bytes":
+            shutil.copytree(folder, tmp_path / "elsewhere")
+            shutil.rmtree(folder / "files")
+        else:
+            shutil.move(folder, tmp_path / "elsewhere")
+        if leaves in ("an empty folder", "another database"):
             (folder / "files").mkdir(parents=True)
         if leaves == "another database":
             BatchDatabase(folder / "batches.db").close()

@@ -16,7 +16,7 @@ from batchpool.tasks.judgement import LONGEST_MS
 from batchpool.tasks.record import Again, Want
 from batchpool.tasks.sqlite import SqliteStore
 from batchpool.tasks.store import StoreAway, StoreGone
-from tests.unit.tasks.desk import Desk
+from tests.unit.tasks.desk import Desk, running
 from tests.unit.tasks.test_sqlite import LIMITS, LONG, files, new, run
 
 HOUR = 3_600_000
@@ -29,13 +29,16 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
     store.close()
 
 
-@pytest.mark.parametrize("leaves", ["nothing", "an empty folder", "another store"])
+@pytest.mark.parametrize("leaves", ["nothing", "no bodies", "an empty folder", "another store"])
 def test_a_store_that_was_moved_promises_nothing(
     tmp_path: Path, store: SqliteStore, leaves: str
 ) -> None:
     """A task would be promised that no other process finds."""
     store.put([new(1)], 1)
-    shutil.move(tmp_path / "tasks", tmp_path / "elsewhere")
+    if leaves == "no bodies":
+        (tmp_path / "tasks/bodies").rmdir()
+    else:
+        shutil.move(tmp_path / "tasks", tmp_path / "elsewhere")
     if leaves == "an empty folder":
         (tmp_path / "tasks").mkdir()
     if leaves == "another store":
@@ -62,6 +65,42 @@ def test_a_store_that_is_gone_ends_the_upkeep_and_so_the_process() -> None:
                 await desk.upkeep.run()
         assert not errors
         await desk.committer.close()
+
+    asyncio.run(scene())
+
+
+def test_a_read_that_fails_outside_a_group_ends_neither_runner_nor_upkeep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With either of them the process ends, and with it all calls under way."""
+    monkeypatch.setattr("batchpool.tasks.runner._STORE_RETRY_S", 0.001)
+    monkeypatch.setattr("batchpool.tasks.upkeep._EVERY_S", 0.001)
+
+    async def scene() -> None:
+        desk = Desk()
+        failures = dict.fromkeys(("next_due_ms", "sweep"), 3)
+
+        def failing(name: str) -> None:
+            whole = getattr(desk.store, name)
+
+            def fails(*args: object) -> object:
+                if failures[name]:
+                    failures[name] -= 1
+                    raise sqlite3.OperationalError("disk I/O error")
+                return whole(*args)
+
+            setattr(desk.store, name, fails)
+
+        for name in failures:
+            failing(name)
+        async with running(desk):
+            upkeep = asyncio.create_task(desk.upkeep.run())
+            first = await desk.submit([1])
+            await desk.until_state(first, "done")
+            await desk.until(lambda: not any(failures.values()))
+            await desk.until_state(await desk.submit([2]), "done")
+            assert not upkeep.done()
+            upkeep.cancel()
 
     asyncio.run(scene())
 

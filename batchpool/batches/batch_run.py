@@ -120,7 +120,7 @@ class BatchRun:
         if fault := await self._damage():
             self._fail((fault,))
             return
-        survey = await self._read(
+        survey = await _read(
             lambda: take_survey(
                 self._store.bodies.path(self.record.input_file),
                 self.record.endpoint,
@@ -155,19 +155,12 @@ class BatchRun:
         changed = msgspec.structs.replace(self.record, faults=faults)
         self.record = changed.at(BatchStatus.FAILED, self._clock_ms())
 
-    async def _read(self, work: Callable[[], T]) -> T:
-        """The result of some work that reads the input. Raises NotReady where the disk fails."""
-        try:
-            return await asyncio.to_thread(work)
-        except OSError as exc:
-            raise away(exc) from exc
-
     async def _damage(self) -> FaultForm | None:
         """The fault of an input that is not on the disk as it was uploaded: of its lines none may
         be left out without a word."""
         identifier = self.record.input_file
         uploaded = self._store.files[identifier].bytes
-        there = await self._read(lambda: self._store.bodies.size(identifier))
+        there = await _read(lambda: self._store.bodies.size(identifier))
         if there == uploaded:
             return None
         text = (
@@ -180,14 +173,14 @@ class BatchRun:
     async def _pass_lines(self, survey: Survey) -> None:
         progress = self.record.progress
         path = self._store.bodies.path(self.record.input_file)
-        lines = await self._read(lambda: LineFile(path, progress.offset, progress.lines))
+        lines = await _read(lambda: LineFile(path, progress.offset, progress.lines))
         waiting: deque[InputLine] = deque()
         answers, at_s = _Answers(progress), self._now_s()
         cancelled = asyncio.create_task(self._cancelled.wait())
         try:
             while not self._cancelled.is_set():
                 while not waiting and self._has_room() and not lines.ended:
-                    waiting += await self._read(lambda: lines.next_lines(_READ_LINES, _READ_BYTES))
+                    waiting += await _read(lambda: lines.next_lines(_READ_LINES, _READ_BYTES))
                 while waiting and self._has_room():
                     self._start(waiting.popleft(), survey)
                 if not self._under_way:
@@ -343,6 +336,14 @@ class BatchRun:
     @staticmethod
     def _now_s() -> float:
         return asyncio.get_running_loop().time()
+
+
+async def _read(work: Callable[[], T]) -> T:
+    """The result of some work that reads the input. Raises NotReady where the disk fails."""
+    try:
+        return await asyncio.to_thread(work)
+    except OSError as exc:
+        raise away(exc) from exc
 
 
 def _late(custom_id: str) -> LineFault:

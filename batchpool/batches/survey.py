@@ -84,7 +84,7 @@ def take_survey(
 
 
 def _faults_of_kind(path: Path) -> tuple[FaultForm, ...]:
-    """What an input without a request is, if its first bytes tell."""
+    """The kind of an input without a request, if its first bytes tell it."""
     with open(path, "rb") as file:
         first = file.read(max(map(len, _KINDS)))
     return tuple(

@@ -168,7 +168,7 @@ def _set_up(db: sqlite3.Connection, path: Path) -> None:
 
 
 def begin_anew(folder: Path) -> str:
-    """What helps where a folder of tasks is damaged."""
+    """The advice for a folder of tasks that is damaged."""
     return (
         f"move the folder {folder} away to begin anew without its tasks, or set another state_dir"
     )

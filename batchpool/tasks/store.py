@@ -42,7 +42,7 @@ class StoreAway(Exception):
 
 
 class StoreGone(StoreAway):
-    """What is open is not the store any more, so that another process has to open it anew."""
+    """The store that is open is not at its place any more: another process has to open it anew."""
 
 
 class TaskStore(Protocol):

@@ -213,7 +213,7 @@ def test_an_input_that_cannot_be_read_now_is_read_later(
 def test_a_folder_that_was_moved_takes_nothing_and_ends_the_process(
     tmp_path: Path, leaves: str
 ) -> None:
-    """What is written into it would be acknowledged, and found by nobody."""
+    """A file that is written into it would be acknowledged, and found by nobody."""
 
     async def scene() -> None:
         folder = tmp_path / "here"

@@ -1,4 +1,4 @@
-"""What an operator, or a disk, may do to the folder of tasks."""
+"""Folders of tasks that an operator has moved or damaged, and disks that fail."""
 
 from __future__ import annotations
 

@@ -138,6 +138,7 @@ class BatchDatabase:
     def close(self) -> None:
         """Let go of the database."""
         self._db.close()
+        self._place.close()
 
 
 def _cannot_open(path: Path, exc: Exception) -> str:

@@ -88,5 +88,9 @@ class FileBodies:
         found = os.statvfs(self._folder)
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._place.close()
+
     def _open(self, identifier: str, flags: int) -> int:
         return os.open(self.path(identifier), flags | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)

@@ -260,6 +260,7 @@ class BatchStore:
     async def close(self) -> None:
         """Let go of the database, once what was asked of the disk is done."""
         await asyncio.get_running_loop().run_in_executor(self._disk, self._database.close)
+        self.bodies.close()
         self._disk.shutdown()
 
 

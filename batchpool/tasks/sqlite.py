@@ -396,4 +396,5 @@ class SqliteStore:
 
     def close(self) -> None:
         self._db.close()
+        self._place.close()
         os.close(self._lock)

@@ -24,3 +24,8 @@ class StorePlace:
                 f"the folder of tasks {self._folder} was moved, removed or replaced while the pool"
                 " used it; its tasks go with it: put it back while the pool is stopped"
             )
+
+    def close(self) -> None:
+        """Let go of them."""
+        for part in self._parts:
+            part.close()

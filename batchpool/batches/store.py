@@ -22,6 +22,7 @@ import msgspec
 
 from batchpool.batches.database import BatchDatabase, FolderUnusable
 from batchpool.batches.file_bodies import FileBodies
+from batchpool.batches.own_folder import make_own_folder
 from batchpool.batches.quotas import Quotas
 from batchpool.batches.records import BatchProgress, BatchRecord, FileRecord
 from batchpool.batches.settings import BatchSettings
@@ -55,8 +56,8 @@ class BatchStore:
         self.process = os.urandom(8).hex()
         self.quotas = Quotas(settings)
         try:
+            make_own_folder(folder)
             self.bodies = FileBodies(folder / "files")
-            folder.chmod(0o700)
         except OSError as exc:
             raise FolderUnusable(
                 f"the folder of batches {folder} cannot be used: {exc.strerror}; set another"

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from batchpool.batches.own_folder import make_own_folder
 from batchpool.control.task_messages import LetterForm, TaskForm
 from batchpool.tasks.account import Account
 from batchpool.tasks.body_files import BodyFiles
@@ -80,8 +81,7 @@ class SqliteStore:
     def __init__(self, folder: Path, limits: StoreLimits) -> None:
         self._limits = limits
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder.chmod(0o700)
+            make_own_folder(folder)
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise StoreAway(

@@ -39,7 +39,7 @@ from batchpool.control.batch_messages import (
     UploadState,
 )
 from batchpool.control.edges import BatchReply, ToBatches
-from batchpool.core.errors import InvalidRequest, NotFound, Overloaded, PoolError
+from batchpool.core.errors import InternalError, InvalidRequest, NotFound, Overloaded, PoolError
 from batchpool.wire.batch_lines import ENDPOINTS
 from batchpool.wire.request import brief
 
@@ -125,10 +125,21 @@ class BatchAnswers:
         record = self._file(message.id, message.principal)
         most = min(message.most, _MOST_READ_BYTES, max(0, record.bytes - message.offset))
         bodies = self._store.bodies
-        try:
-            piece = await self._store.run(lambda: bodies.read(record.id, message.offset, most))
-        except FileNotFoundError:  # it was deleted meanwhile
-            raise _about("id", NotFound(f"there is no file {record.id}")) from None
+
+        def read() -> bytes | None:
+            try:
+                return bodies.read(record.id, message.offset, most)
+            except FileNotFoundError:  # it was deleted meanwhile
+                return None
+
+        piece = await self._store.run(read)
+        if piece is None:
+            raise _about("id", NotFound(f"there is no file {record.id}"))
+        if len(piece) < most:
+            raise InternalError(
+                f"file {record.id} is damaged on the server's disk: {message.offset + len(piece)}"
+                f" of its {record.bytes} bytes are there; delete it, and upload it again"
+            )
         return FilePiece(piece)
 
     async def _delete(self, message: DeleteFile) -> FileFound:

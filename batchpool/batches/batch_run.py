@@ -14,17 +14,20 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
 from batchpool.batches.line_file import InputLine, LineFile
 from batchpool.batches.line_runner import LineEnd, LineRunner
 from batchpool.batches.records import LOSSES_MOST, BatchProgress, BatchRecord, BatchStatus
-from batchpool.batches.store import BatchStore
+from batchpool.batches.store import BatchStore, away
 from batchpool.batches.survey import Survey, request_of, take_survey
 from batchpool.control.batch_messages import FaultForm
-from batchpool.core.errors import StorageFull
+from batchpool.core.errors import NotReady, StorageFull
 from batchpool.wire.batch_lines import LineFault, answered_line, line_id, unanswered_line
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger("batchpool.tasks")
 _READ_LINES, _READ_BYTES = 64, 1 << 20  # of one visit to the input
@@ -114,19 +117,22 @@ class BatchRun:
         await self._settled.wait()
 
     async def _run_lines(self) -> None:
-        survey = await asyncio.to_thread(
-            take_survey,
-            self._store.bodies.path(self.record.input_file),
-            self.record.endpoint,
-            self._store.settings.most_lines,
-            self._cancelled.is_set,
+        if fault := await self._damage():
+            self._fail((fault,))
+            return
+        survey = await _read(
+            lambda: take_survey(
+                self._store.bodies.path(self.record.input_file),
+                self.record.endpoint,
+                self._store.settings.most_lines,
+                self._cancelled.is_set,
+            )
         )
         if self._cancelled.is_set():
             return
         if self.record.status is BatchStatus.VALIDATING:
             if survey.faults:
-                changed = msgspec.structs.replace(self.record, faults=survey.faults)
-                self.record = changed.at(BatchStatus.FAILED, self._clock_ms())
+                self._fail(survey.faults)
                 return
             self.record = msgspec.structs.replace(self.record, total=survey.total)
             await self._step(BatchStatus.IN_PROGRESS)
@@ -136,8 +142,8 @@ class BatchRun:
                 f"the process that ran these lines ended {record.losses} times, each time before"
                 " one more had an answer; the batch is given up"
             )
-            changed = msgspec.structs.replace(record, faults=(FaultForm("gave_up", text),))
-            self.record = changed.at(BatchStatus.FAILED, self._clock_ms())
+            self.record = record
+            self._fail((FaultForm("gave_up", text),))
             return
         await self._store.keep_batch(record)
         self.record = record
@@ -145,17 +151,36 @@ class BatchRun:
         if not self._cancelled.is_set():
             await self._step(BatchStatus.FINALIZING)
 
+    def _fail(self, faults: tuple[FaultForm, ...]) -> None:
+        changed = msgspec.structs.replace(self.record, faults=faults)
+        self.record = changed.at(BatchStatus.FAILED, self._clock_ms())
+
+    async def _damage(self) -> FaultForm | None:
+        """The fault of an input that is not on the disk as it was uploaded: of its lines none may
+        be left out without a word."""
+        identifier = self.record.input_file
+        uploaded = self._store.files[identifier].bytes
+        there = await _read(lambda: self._store.bodies.size(identifier))
+        if there == uploaded:
+            return None
+        text = (
+            f"file {identifier} is damaged on the server's disk: {there} of its {uploaded} bytes"
+            " are there; upload it again, and make a batch of that"
+        )
+        _LOG.error("batch %s fails: %s", self.record.id, text)
+        return FaultForm("damaged_file", text)
+
     async def _pass_lines(self, survey: Survey) -> None:
         progress = self.record.progress
         path = self._store.bodies.path(self.record.input_file)
-        lines = await asyncio.to_thread(LineFile, path, progress.offset, progress.lines)
+        lines = await _read(lambda: LineFile(path, progress.offset, progress.lines))
         waiting: deque[InputLine] = deque()
         answers, at_s = _Answers(progress), self._now_s()
         cancelled = asyncio.create_task(self._cancelled.wait())
         try:
             while not self._cancelled.is_set():
                 while not waiting and self._has_room() and not lines.ended:
-                    waiting += await asyncio.to_thread(lines.next_lines, _READ_LINES, _READ_BYTES)
+                    waiting += await _read(lambda: lines.next_lines(_READ_LINES, _READ_BYTES))
                 while waiting and self._has_room():
                     self._start(waiting.popleft(), survey)
                 if not self._under_way:
@@ -267,7 +292,7 @@ class BatchRun:
                         self.record, outputs, errors, answers.progress
                     )
                     break
-                except StorageFull as exc:
+                except (StorageFull, NotReady) as exc:
                     lack = exc.message
             if lack != self.waiting_for:
                 _LOG.warning("batch %s waits for room for its answers: %s", self.record.id, lack)
@@ -311,6 +336,14 @@ class BatchRun:
     @staticmethod
     def _now_s() -> float:
         return asyncio.get_running_loop().time()
+
+
+async def _read(work: Callable[[], T]) -> T:
+    """The result of some work that reads the input. Raises NotReady where the disk fails."""
+    try:
+        return await asyncio.to_thread(work)
+    except OSError as exc:
+        raise away(exc) from exc
 
 
 def _late(custom_id: str) -> LineFault:

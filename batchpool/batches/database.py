@@ -6,12 +6,14 @@ said. The bytes of the files stand beside it (`batchpool/batches/file_bodies.py`
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
+from batchpool.batches.file_place import FilePlace
 from batchpool.batches.records import BatchRecord, FileRecord
 
 VERSION = 1
@@ -21,6 +23,10 @@ _TABLES = """
 CREATE TABLE files (n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, record BLOB);
 CREATE TABLE batches (n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, record BLOB);
 """
+_BEGIN_ANEW = (
+    "move the folder {} away to begin anew without these files and batches, or set another"
+    " state_dir"
+)
 _encode = msgspec.msgpack.Encoder().encode
 _FILE = msgspec.msgpack.Decoder(FileRecord)
 _BATCH = msgspec.msgpack.Decoder(BatchRecord)
@@ -37,17 +43,22 @@ class BatchDatabase:
     """
 
     def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(
-            path, isolation_level=None, check_same_thread=False, timeout=_LOCK_WAIT_S
-        )
+        self._path = path
+        mask = os.umask(0o077)
         try:
-            self._set_up(path)
-        except sqlite3.Error as exc:
-            self._db.close()
-            raise FolderUnusable(f"the database of batches {path} cannot be opened: {exc}") from exc
-        except BaseException:
-            self._db.close()
-            raise
+            self._db = sqlite3.connect(
+                path, isolation_level=None, check_same_thread=False, timeout=_LOCK_WAIT_S
+            )
+            try:
+                self._set_up(path)
+                self._place = FilePlace(path)
+            except BaseException:
+                self._db.close()
+                raise
+        except (OSError, sqlite3.Error) as exc:
+            raise FolderUnusable(_cannot_open(path, exc)) from exc
+        finally:
+            os.umask(mask)
 
     def _set_up(self, path: Path) -> None:
         db = self._db
@@ -58,6 +69,11 @@ class BatchDatabase:
         if tables and application != _APPLICATION_ID:
             raise FolderUnusable(
                 f"{path} is no database of batches; move it away, or set another state_dir"
+            )
+        if tables and version < 1:
+            raise FolderUnusable(
+                f"the database of batches {path} is of version {version}, which no batchpool has"
+                f" made; {_BEGIN_ANEW.format(path.parent)}"
             )
         if version > VERSION:
             raise FolderUnusable(
@@ -77,16 +93,19 @@ class BatchDatabase:
             db.executescript("BEGIN IMMEDIATE; COMMIT;")  # takes the lock
 
     def load(self) -> tuple[list[FileRecord], list[BatchRecord]]:
-        """Everything that is kept, the oldest first."""
-        files = self._db.execute("SELECT record FROM files ORDER BY n")
-        batches = self._db.execute("SELECT record FROM batches ORDER BY n")
+        """Everything that is kept, the oldest first. Raises FolderUnusable for what is damaged."""
         try:
+            files = self._db.execute("SELECT record FROM files ORDER BY n")
+            batches = self._db.execute("SELECT record FROM batches ORDER BY n")
             return (
                 [_FILE.decode(record) for (record,) in files],
                 [_BATCH.decode(record) for (record,) in batches],
             )
-        except msgspec.DecodeError as exc:
-            raise FolderUnusable(f"the database of batches has a damaged record: {exc}") from exc
+        except (msgspec.DecodeError, sqlite3.Error) as exc:
+            raise FolderUnusable(
+                f"the database of batches {self._path} is damaged: {exc};"
+                f" {_BEGIN_ANEW.format(self._path.parent)}"
+            ) from exc
 
     def write(
         self,
@@ -112,6 +131,21 @@ class BatchDatabase:
                 db.execute("ROLLBACK")
             raise
 
+    def is_in_place(self) -> bool:
+        """True while the path of the database leads to it."""
+        return self._place.is_kept()
+
     def close(self) -> None:
         """Let go of the database."""
         self._db.close()
+        self._place.close()
+
+
+def _cannot_open(path: Path, exc: Exception) -> str:
+    text = f"the database of batches {path} cannot be opened: {exc}"
+    match getattr(exc, "sqlite_errorcode", 0) & 0xFF:  # the primary code
+        case sqlite3.SQLITE_BUSY:
+            return f"{text}; another pool has it: stop that one, or set another state_dir"
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return f"{text}; {_BEGIN_ANEW.format(path.parent)}"
+    return f"{text}; set another state_dir, or see to it that this user may write there"

@@ -9,6 +9,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from batchpool.batches.file_place import FilePlace
+
 _MODE, _FOLDER_MODE = 0o600, 0o700
 
 
@@ -18,14 +20,20 @@ class FileBodies:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
         self._folder = folder
+        self._place = FilePlace(folder)
+
+    def are_in_place(self) -> bool:
+        """True while the path of the folder leads to it."""
+        return self._place.is_kept()
 
     def path(self, identifier: str) -> Path:
         """Where the bytes of a file are."""
         return self._folder / identifier
 
     def names(self) -> list[str]:
-        """The ids of all files that have bytes."""
-        return os.listdir(self._folder)
+        """The ids of all files that have bytes; a folder among them is somebody else's."""
+        with os.scandir(self._folder) as found:
+            return [each.name for each in found if not each.is_dir(follow_symlinks=False)]
 
     def write(self, identifier: str, offset: int, piece: bytes) -> None:
         """Write bytes at a place; the same bytes may come twice."""
@@ -63,6 +71,13 @@ class FileBodies:
         finally:
             os.close(fd)
 
+    def size(self, identifier: str) -> int:
+        """The bytes of a file that are there, 0 where it is not."""
+        try:
+            return self.path(identifier).stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def delete(self, identifier: str) -> None:
         """Drop the bytes of a file, if there are any."""
         with suppress(FileNotFoundError):
@@ -72,6 +87,10 @@ class FileBodies:
         """Bytes of the file system that are free, and all of them."""
         found = os.statvfs(self._folder)
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._place.close()
 
     def _open(self, identifier: str, flags: int) -> int:
         return os.open(self.path(identifier), flags | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)

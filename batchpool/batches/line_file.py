@@ -11,6 +11,7 @@ from typing import NamedTuple
 from batchpool.wire.batch_lines import MOST_LINE_BYTES
 
 _READ_BYTES = 1 << 20
+_BOM = b"\xef\xbb\xbf"  # which programs on Windows write before the first line
 _MOST_AT_ONCE = 4096  # lines that one call reads, blank ones too
 
 
@@ -45,7 +46,7 @@ class LineFile:
                 break
             self.offset += len(raw)
             self.lines += 1
-            whole: bytes | None = raw.rstrip(b"\r\n")
+            whole: bytes | None = raw.removeprefix(_BOM if self.lines == 1 else b"").rstrip(b"\r\n")
             if len(raw) > MOST_LINE_BYTES and not raw.endswith(b"\n"):
                 self._skip_line()
             if whole is not None and len(whole) > MOST_LINE_BYTES:

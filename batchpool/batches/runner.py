@@ -97,7 +97,7 @@ class BatchRunner:
             await run.run()
             self._failures.pop(identifier, None)
             self._not_before_ms.pop(identifier, None)
-        except StorageFull as exc:
+        except (StorageFull, NotReady) as exc:
             _LOG.error("batch %s is tried again: %s", identifier, exc)
             self._not_before_ms[identifier] = self._clock_ms() + _RETRY_MS
         except Exception:
@@ -105,7 +105,7 @@ class BatchRunner:
             self._failures[identifier] += 1
             self._not_before_ms[identifier] = self._clock_ms() + _RETRY_MS
             if self._failures[identifier] >= _MOST_FAILURES:
-                with suppress(StorageFull):
+                with suppress(StorageFull, NotReady):
                     await self._give_up(self._store.batches[identifier])
 
     async def _give_up(self, record: BatchRecord) -> None:
@@ -142,13 +142,15 @@ class BatchRunner:
     # -- upkeep -------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Begin with the open batches of an earlier process, and look after all until the end."""
+        """Begin with the open batches of an earlier process, and look after all until the end.
+        Raises FolderUnusable where the folder is not there any more."""
         while True:
+            self._store.check_place()  # another process can begin anew, and this one cannot
             self.start_due()
             try:
                 await self._uploads.drop_idle(self._clock_ms())
                 await self._drop_old()
-            except StorageFull as exc:
+            except (StorageFull, NotReady) as exc:
                 _LOG.error("files and batches cannot be dropped: %s", exc)
             await asyncio.sleep(_UPKEEP_S)
 
@@ -172,6 +174,6 @@ class BatchRunner:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        with suppress(StorageFull):
-            for identifier in runs:
+        for identifier in runs:
+            with suppress(StorageFull, NotReady):
                 await self._store.keep_batch(self._store.batches[identifier].left())

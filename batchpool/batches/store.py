@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import sqlite3
 from collections import Counter
@@ -21,18 +22,24 @@ import msgspec
 
 from batchpool.batches.database import BatchDatabase, FolderUnusable
 from batchpool.batches.file_bodies import FileBodies
+from batchpool.batches.own_folder import make_own_folder
 from batchpool.batches.quotas import Quotas
 from batchpool.batches.records import BatchProgress, BatchRecord, FileRecord
 from batchpool.batches.settings import BatchSettings
 from batchpool.control.batch_messages import BatchCounts
-from batchpool.core.errors import StorageFull
+from batchpool.core.errors import NotReady, StorageFull
 
 T = TypeVar("T")
+
+_LOG = logging.getLogger("batchpool.tasks")
 
 _KEPT_FREE_BYTES = 2**30
 _KEPT_FREE_SHARE = 20  # one of so many bytes of the disk, where that is less
 _RETRY_AFTER_MS = 30_000
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = "the disk of the files is full"
+_AWAY = "the disk of the files cannot be used at the moment; the pool's log says why"
+_AWAY_RETRY_MS = 5000
 
 
 class BatchStore:
@@ -40,16 +47,17 @@ class BatchStore:
     process: a name that no other process has. going: ids of what will be gone in a moment.
 
     Raises FolderUnusable where the folder cannot be used. Its coroutines raise StorageFull where
-    the disk is full, and change nothing then.
+    the disk is full, NotReady where it fails otherwise, and change nothing then.
     """
 
     def __init__(self, folder: Path, settings: BatchSettings) -> None:
         self.settings = settings
+        self._folder = folder
         self.process = os.urandom(8).hex()
         self.quotas = Quotas(settings)
         try:
+            make_own_folder(folder)
             self.bodies = FileBodies(folder / "files")
-            folder.chmod(0o700)
         except OSError as exc:
             raise FolderUnusable(
                 f"the folder of batches {folder} cannot be used: {exc.strerror}; set another"
@@ -101,23 +109,40 @@ class BatchStore:
         return free >= min(_KEPT_FREE_BYTES, total // _KEPT_FREE_SHARE)
 
     def check_room(self, caller: str, n_bytes: int, files: int = 0) -> None:
-        """Raise StorageFull where so much more of a caller's cannot be kept."""
+        """Raise StorageFull where so much more of a caller's cannot be kept, and NotReady where the
+        disk cannot be asked."""
         self.quotas.check(caller, n_bytes, files)
-        if not self.has_disk_room():
-            raise StorageFull("the disk of the files is full", _RETRY_AFTER_MS)
+        try:
+            has_room = self.has_disk_room()
+        except OSError as exc:
+            raise away(exc) from exc
+        if not has_room:
+            raise StorageFull(_DISK_FULL, _RETRY_AFTER_MS)
+
+    def check_place(self) -> None:
+        """Raise FolderUnusable where the database, or the folder of the bytes, is not in its place
+        any more: what is written would be found by no other process."""
+        if not (self._database.is_in_place() and self.bodies.are_in_place()):
+            raise FolderUnusable(
+                f"the folder of batches {self._folder} was moved, removed or replaced while the"
+                " pool used it; the files and batches go with it: put it back while the pool is"
+                " stopped"
+            )
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of some work with the disk, done in its thread in the order of the calls."""
+
+        def in_place() -> T:
+            self.check_place()
+            return work()
+
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._disk, work)
-        except OSError as exc:
-            if exc.errno in _FULL:
+            return await asyncio.get_running_loop().run_in_executor(self._disk, in_place)
+        except (OSError, sqlite3.Error, FolderUnusable) as exc:
+            code = getattr(exc, "errno", None) or getattr(exc, "sqlite_errorcode", None)
+            if code in (_FULL if isinstance(exc, OSError) else (sqlite3.SQLITE_FULL,)):
                 raise _disk_full(exc) from exc
-            raise
-        except sqlite3.Error as exc:
-            if getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
-                raise _disk_full(exc) from exc
-            raise
+            raise away(exc) from exc
 
     # -- files --------------------------------------------------------------------------
 
@@ -235,9 +260,18 @@ class BatchStore:
 
     async def close(self) -> None:
         """Let go of the database, once what was asked of the disk is done."""
-        await self.run(self._database.close)
+        await asyncio.get_running_loop().run_in_executor(self._disk, self._database.close)
+        self.bodies.close()
         self._disk.shutdown()
 
 
+def away(exc: BaseException) -> NotReady:
+    """The refusal for a disk that fails. Its error has paths, which are for the log and not for
+    callers over HTTP."""
+    _LOG.error("files and batches cannot be kept at the moment: %s", exc)
+    return NotReady(_AWAY, _AWAY_RETRY_MS)
+
+
 def _disk_full(exc: BaseException) -> StorageFull:
-    return StorageFull(f"the disk of the files is full: {exc}", _RETRY_AFTER_MS)
+    _LOG.warning("the disk of the files is full: %s", exc)
+    return StorageFull(_DISK_FULL, _RETRY_AFTER_MS)

@@ -19,6 +19,17 @@ _MOST_FAULTS = 100  # that a batch which has failed tells of
 _AT_ONCE, _BYTES_AT_ONCE = 256, 4 << 20
 _BLANK_TIMES = 4  # as many lines as there may be requests, blank ones too
 _DIGEST_BYTES = 12
+_KINDS = {  # by their first bytes
+    b"\x1f\x8b": "packed by gzip",
+    b"\x28\xb5\x2f\xfd": "packed by zstd",
+    b"\xfd7zXZ": "packed by xz",
+    b"BZh": "packed by bzip2",
+    b"PK\x03\x04": "a zip archive, or a workbook",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+}
 
 
 @dataclass(slots=True)
@@ -68,8 +79,19 @@ def take_survey(
     if not found.total:
         faults = [FaultForm("empty_file", "the file has no line; one request a line was expected")]
     if not found.good:
-        found.faults = tuple(faults)
+        found.faults = (*_faults_of_kind(path), *faults)
     return found
+
+
+def _faults_of_kind(path: Path) -> tuple[FaultForm, ...]:
+    """The kind of an input without a request, if its first bytes tell it."""
+    with open(path, "rb") as file:
+        first = file.read(max(map(len, _KINDS)))
+    return tuple(
+        FaultForm("invalid_file", f"the file is {kind}; lines of JSON in UTF-8 were expected")
+        for start, kind in _KINDS.items()
+        if first.startswith(start)
+    )
 
 
 def request_of(line: InputLine, endpoint: str, repeats: set[int] | frozenset[int]) -> BatchLine:

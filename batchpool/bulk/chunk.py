@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from batchpool.bulk.row_columns import RowColumns
 from batchpool.bulk.shown import Shown
 
 
@@ -46,7 +47,7 @@ class Chunk:
 
     start: int
     n: int
-    columns: dict[str, Any]
+    columns: Mapping[str, Any]
     sources: Sequence[str] | None = None
     unread: dict[int, tuple[str, str | bytes]] = field(default_factory=dict)  # (message, text)
     share: float | None = None
@@ -54,6 +55,16 @@ class Chunk:
     def source(self, at: int) -> str:
         """The file and line, or the number, of the row at a place."""
         return self.sources[at] if self.sources is not None else f"row {self.start + at}"
+
+    def row(self, at: int) -> Mapping[str, Any]:
+        """The values of the row at a place."""
+        if isinstance(self.columns, RowColumns):
+            return self.columns.row(at)
+        found = {name: column[at] for name, column in self.columns.items()}
+        return {
+            name: value.as_py() if hasattr(value, "as_py") else value
+            for name, value in found.items()
+        }
 
 
 class Reader(Protocol):

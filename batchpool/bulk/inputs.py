@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -18,9 +19,11 @@ from batchpool.core.tensors.columns import rows_in_order
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.packed_strings import strings_of_arrow
 from batchpool.core.tensors.spec import ModelSpec, Tensor
+from batchpool.core.text.escape import cut
 
 _EXACT_BELOW = 2.0**53  # whole floats from here on may have lost digits
 _MOST_TEXT_BYTES = 1 << 40  # of a file of the user's own
+_MOST_LISTED, _SHOWN = 20, 80  # names of columns in a message, and characters of each
 NULL = "is null or missing; a value was expected"
 
 
@@ -49,15 +52,22 @@ def mapped_columns(
     for name, column in found.items():
         if names is None:
             continue
-        _check_parts(inputs[name], column, names, f"{', '.join(map(repr, names))} are")
+        _check_parts(inputs[name], column, names, f"{_listed(names)} are")
     for name in required:
         if name not in found:
-            listed = ", ".join(map(repr, names or ()))
+            listed = _listed(names or ())
             raise ConfigError(
                 f"no column for the input {name!r} of model {spec.name!r}: the input has the"
                 f" columns {listed}; say which with --map {name}=COLUMN{_or_several(inputs[name])}"
             )
     return {name: found[name] for name in inputs if name in found}
+
+
+def _listed(names: Collection[str]) -> str:
+    """Names of columns for a message, which may be as many as there are rows."""
+    first = ", ".join(repr(cut(name, _SHOWN)) for name in islice(names, _MOST_LISTED))
+    more = len(names) - _MOST_LISTED
+    return f"{first} and {more:,} more" if more > 0 else first
 
 
 def _check_parts(tensor: Tensor, column: str, known: Collection[str], there_are: str) -> None:
@@ -86,7 +96,7 @@ def check_first_rows(
     whose rows have their own columns: then it is the name that is wrong."""
     if not chunk.columns:
         return  # no row of it can be read, which is told of each one
-    listed = ", ".join(map(repr, chunk.columns))
+    listed = _listed(chunk.columns)
     rows = "the first row has" if chunk.n == 1 else f"the first {chunk.n:,} rows have"
     for name in keep:
         if name not in chunk.columns:

@@ -15,6 +15,7 @@ import msgspec
 
 from batchpool.bulk.chunk import Chunk
 from batchpool.bulk.line_files import check_lines, is_packed, opened
+from batchpool.bulk.row_columns import RowColumns
 from batchpool.core.errors import StartError
 
 _LONGEST_LINE_BYTES = 64 << 20
@@ -220,10 +221,7 @@ def _is_text(values: Sequence[str]) -> bool:
 
 def _chunk(start: int, rows: list[Row], share: float | None) -> Chunk:
     """Columns of rows as they were read; what a row does not have is None there."""
-    names = dict.fromkeys(name for values, *_ in rows if values for name in values)
-    columns: dict[str, Any] = {
-        name: [values.get(name) if values else None for values, *_ in rows] for name in names
-    }
+    columns = RowColumns([values for values, *_ in rows])
     unread = {at: (why, line) for at, (_, _, why, line) in enumerate(rows) if why}
     return Chunk(start, len(rows), columns, [source for _, source, *_ in rows], unread, share)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from batchpool.bulk.folders import FileReader
 from batchpool.bulk.lines import is_stream
@@ -73,6 +75,18 @@ def tensors_print(spec: ModelSpec) -> str:
     return hashlib.sha256(form.encode()).hexdigest()
 
 
+class _Form(msgspec.Struct):
+    """A manifest, as far as its values are more than compared and shown."""
+
+    chunk_rows: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    input: dict[str, Any] | list[dict[str, Any]] | None = None
+
+
+def check_form(manifest: Any) -> None:
+    """ValueError for what no run has written."""
+    msgspec.convert(manifest, _Form)
+
+
 def check_same(old: Manifest, new: Manifest, folder: str) -> None:
     """StartError that says in which things two manifests differ."""
     differ = []
@@ -104,7 +118,7 @@ def _file_difference(was: dict[str, Any], now: dict[str, Any]) -> str:
     path = now.get("path", "the folder of the input")
     for name, unit in (("files", "files"), ("rows", "rows"), ("size", "bytes")):
         before, after = was.get(name), now.get(name)
-        if before != after and None not in (before, after):
+        if before != after and isinstance(before, int) and isinstance(after, int):
             return f"{path} had {before:,} {unit} then and has {after:,} now"
     if "sha256_of_ends" in now and was.get("sha256_of_ends") == now["sha256_of_ends"]:
         return f"{path} was written again since"

@@ -22,13 +22,31 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
-from batchpool.bulk.manifest import Manifest, check_same
+import msgspec
+
+from batchpool.bulk.manifest import Manifest, check_form, check_same
 from batchpool.bulk.targets import check_free
 from batchpool.core.errors import StartError
 
 _BLOCK_BYTES = 1 << 20
 _OWN = re.compile(r"(manifest\.json|part-\d{8}\.(rows|bad|json))(\.tmp)?|whole\.tmp")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class _Written(msgspec.Struct):
+    """A file of a part."""
+
+    size: int
+    crc32: int
+
+
+class _Record(msgspec.Struct):
+    """The record of a part, as far as it is used. n: good rows."""
+
+    rows: _Written
+    n: int
+    bad_rows: int
+    bad: _Written | None = None
 
 
 class Parts:
@@ -60,7 +78,7 @@ class Parts:
             if restart:
                 self._clear()
             old = self._read_manifest()
-            if old is None or not self._counts(0):  # nothing is there that could be lost
+            if not self._counts(0):  # nothing is there that could be lost
                 if not restart:
                     check_free(manifest.get("errors", ""), "--errors")
                 self._clear()
@@ -72,9 +90,13 @@ class Parts:
                     f"{self.folder} holds parts, and rows from a pipe cannot be read again;"
                     " --restart begins anew"
                 )
+            if old is None:
+                raise self._damaged()
             if manifest["chunk_rows"] is None:
-                manifest = {**manifest, "chunk_rows": old["chunk_rows"]}
+                manifest = {**manifest, "chunk_rows": old.get("chunk_rows")}
             check_same(old, manifest, self.folder)
+            if manifest["chunk_rows"] is None:
+                raise self._damaged()
             if manifest.get("errors") != old.get("errors"):
                 # A file at the path of before is this run's own, which was ended at its end.
                 check_free(manifest.get("errors", ""), "--errors")
@@ -127,10 +149,11 @@ class Parts:
     def _record(self, number: int) -> dict[str, Any] | None:
         try:
             with open(self._record_path(number), "rb") as file:
-                found = json.load(file)
-        except (FileNotFoundError, ValueError):
+                found: dict[str, Any] = json.load(file)
+            msgspec.convert(found, _Record)
+        except (FileNotFoundError, ValueError, RecursionError):
             return None
-        return found if isinstance(found, dict) else None
+        return found
 
     def _counts(self, number: int) -> bool:
         """True if a part is there as a whole, by its record and the sizes of its files."""
@@ -146,14 +169,18 @@ class Parts:
         try:
             with open(self._path("manifest.json"), "rb") as file:
                 found: Manifest = json.load(file)
+            check_form(found)
         except FileNotFoundError:
             return None
-        except ValueError:
-            raise StartError(
-                f"{self._path('manifest.json')} is not as a run wrote it; --restart drops the parts"
-                " beside it and begins anew"
-            ) from None
+        except (ValueError, RecursionError):
+            raise self._damaged() from None
         return found
+
+    def _damaged(self) -> StartError:
+        return StartError(
+            f"{self._path('manifest.json')} is not as a run wrote it; --restart drops the parts"
+            " beside it and begins anew"
+        )
 
     def _write_manifest(self, manifest: Manifest) -> None:
         write_whole(self._path("manifest.json"), json.dumps(manifest, indent=1).encode())

@@ -223,8 +223,4 @@ def _shown(chunk: Chunk, at: int) -> Shown:
     """A row as its columns have it, or its text where it has none."""
     if at in chunk.unread and chunk.unread[at][1]:
         return shown_text(chunk.unread[at][1])
-    values = {}
-    for name, column in chunk.columns.items():
-        value = column[at]
-        values[name] = value.as_py() if hasattr(value, "as_py") else value
-    return shown_row(values)
+    return shown_row(chunk.row(at))

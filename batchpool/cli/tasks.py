@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _PAGE = 100  # letters that are asked for at once, with their inputs
 _LISTED = 20  # where -n does not say another number
 _MANY = 2**31
+_NUMBER = whole_number(2**62)  # the store's numbers have 63 bits
 _SHOWN_CHARACTERS = 4000  # of an input in the text that `show` prints
 
 TASKS_HELP = "list the tasks of a running pool, or show some of them"
@@ -94,8 +95,8 @@ def _add_action(parser: argparse.ArgumentParser, *names: str) -> None:
 def _letter_number(text: str) -> int:
     """Parse the number of a letter on the command line."""
     try:
-        return int(text)
-    except ValueError:
+        return _NUMBER(text)
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not the number of a letter; --config names a configuration file"
         ) from None

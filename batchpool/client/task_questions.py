@@ -13,7 +13,7 @@ from batchpool.control.frames import FrameReader, frame_of
 from batchpool.control.messages import Message
 from batchpool.control.task_messages import TaskRefused
 from batchpool.core.config.paths import task_socket_path
-from batchpool.core.errors import InternalError, PoolStopped
+from batchpool.core.errors import InternalError, InvalidRequest, PoolStopped
 
 Reply = TypeVar("Reply", bound=Message)
 _PIECE_BYTES = 1 << 20
@@ -50,14 +50,18 @@ class TaskQuestions:
         self._sock.close()
 
     def ask(self, message: ToTasks, reply: type[Reply]) -> Reply:
-        """The reply to one message. Raises PoolStopped where none comes, and InternalError with the
-        text of a refusal."""
+        """The reply to one message. Raises InvalidRequest for a message that cannot be written,
+        PoolStopped where no reply comes, and InternalError with the text of a refusal."""
         self._count += 1
+        try:
+            frame = frame_of(self._count, message)
+        except (OverflowError, UnicodeEncodeError) as exc:  # words that are no text, as b"\xff"
+            raise InvalidRequest(f"this cannot be asked: {exc}") from None
         frames = FrameReader(TASK_REPLIES)
         until_s = time.monotonic() + self._timeout_s
         try:
             self._sock.settimeout(self._timeout_s)
-            self._sock.sendall(frame_of(self._count, message))
+            self._sock.sendall(frame)
             while True:
                 self._sock.settimeout(max(0.01, until_s - time.monotonic()))
                 piece = self._sock.recv(_PIECE_BYTES)

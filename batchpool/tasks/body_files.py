@@ -7,7 +7,6 @@ that no row names, or one that was not finished. `remove_orphans` finds both.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 _LOG = logging.getLogger("batchpool.tasks")
 LONG_BYTES = 64 * 1024  # deleting 1,000 rows of more than this takes the database long
 _UNFINISHED = ".tmp"
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of this process, and no fault of a file
 
 
 class BodyFiles:
@@ -30,7 +30,11 @@ class BodyFiles:
         self._is_new = False  # the folder has names that are not on the disk for certain
         self._removed: list[str] = []
         self._added: list[tuple[str, int]] = []
-        self.bytes = sum(entry.stat().st_size for entry in os.scandir(folder))
+        self.bytes = sum(entry.stat().st_size for entry in self._files())
+
+    def _files(self) -> list[os.DirEntry[str]]:
+        with os.scandir(self._folder) as found:
+            return [entry for entry in found if not entry.is_dir(follow_symlinks=False)]
 
     def write(self, name: str, body: bytes) -> None:
         """Write a file and have its bytes on the disk; the name is there with `settle`."""
@@ -56,12 +60,14 @@ class BodyFiles:
         return (self._folder / name).read_bytes()
 
     def read_kept(self, name: str) -> bytes:
-        """As `read`; nothing of a file that somebody has removed: no task may keep the others from
-        running, and one without an input fails by itself."""
+        """As `read`; nothing of a file that is gone or cannot be read: no task may keep the others
+        from running, and one without an input fails by itself."""
         try:
             return self.read(name)
-        except FileNotFoundError:
-            _LOG.error("the file %s of a task's input is gone", name)
+        except OSError as exc:
+            if exc.errno in _SHORTAGES:
+                raise
+            _LOG.error("the file %s of a task's input cannot be read: %s", name, exc.strerror)
             return b""
 
     def size(self, name: str) -> int:
@@ -101,18 +107,25 @@ class BodyFiles:
         self._added.clear()
 
     def _unlink(self, name: str) -> None:
+        """Remove a file. One that stays is an orphan, since the transaction has ended already."""
         path = self._folder / name
-        with contextlib.suppress(FileNotFoundError):
+        try:
             size = path.stat().st_size
             path.unlink()
-            if not name.endswith(_UNFINISHED):
-                self.bytes -= size
+        except FileNotFoundError:
+            return
+        except OSError as exc:
+            _LOG.error("the file %s of a task cannot be removed: %s", name, exc.strerror)
+            return
+        if not name.endswith(_UNFINISHED):
+            self.bytes -= size
 
     def remove_orphans(self, named: Container[str], log: Callable[[int], None]) -> None:
-        """Remove every file that no row names. log: gets their number, if there are any."""
-        orphans = [entry.name for entry in os.scandir(self._folder) if entry.name not in named]
+        """Remove every file that no row names. log: gets their number, if there are any. A folder
+        among them is somebody else's."""
+        orphans = [entry.name for entry in self._files() if entry.name not in named]
         for name in orphans:
             (self._folder / name).unlink()
-        self.bytes = sum(entry.stat().st_size for entry in os.scandir(self._folder))
+        self.bytes = sum(entry.stat().st_size for entry in self._files())
         if orphans:
             log(len(orphans))

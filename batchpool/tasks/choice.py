@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from batchpool.batches.forward_clock import ForwardClock
 from batchpool.tasks.settings import TaskSettings
 from batchpool.tasks.sqlite import SqliteStore
 from batchpool.tasks.store import StoreAway, TaskStore
@@ -34,7 +35,7 @@ def open_store(folder: Path, settings: TaskSettings) -> tuple[TaskStore, Callabl
         address = store_address(settings.store, settings.password_file, os.environ)
         store = RedisStore(address, settings.limits, now_ms, settings.lease_s)
         return store, store.clock_ms
-    return _open_sqlite(folder, settings), now_ms
+    return _open_sqlite(folder, settings), ForwardClock()
 
 
 def _open_sqlite(folder: Path, settings: TaskSettings) -> SqliteStore:

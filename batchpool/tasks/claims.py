@@ -18,6 +18,7 @@ import msgspec
 from batchpool.tasks.account import Account
 from batchpool.tasks.body_files import LONG_BYTES, BodyFiles
 from batchpool.tasks.fresh_tasks import FreshTasks
+from batchpool.tasks.judgement import LONGEST_MS
 from batchpool.tasks.letter_box import LetterBox
 from batchpool.tasks.record import (
     LOSSES_MOST,
@@ -177,7 +178,12 @@ class Claims:
 
     def take_over(self, most: int, now_ms: int) -> Reclaimed:
         """Queue again what other owners had claimed, so many tasks at most, and claim what was lost
-        too often."""
+        too often. What would wait longer than any task does, since the machine's clock was set back
+        while no process ran, is tried again now."""
+        self._db.execute(
+            "UPDATE tasks SET due_ms = ? WHERE state = 0 AND turn IS NULL AND due_ms > ?",
+            (now_ms, now_ms + LONGEST_MS),
+        )
         lost = self._db.execute(
             "UPDATE tasks SET state = 0, losses = losses + 1, due_ms = ?, turn = NULL, owner = NULL"
             " WHERE n IN (SELECT n FROM tasks"

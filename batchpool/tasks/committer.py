@@ -12,6 +12,7 @@ divided too, until the question that is to blame is alone.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -104,9 +105,15 @@ class Committer:
         return await question.future
 
     async def run(self, work: Callable[[TaskStore, int], Any]) -> Any:
-        """The result of work(store, now_ms) in the store's thread, between two groups."""
+        """The result of work(store, now_ms) in the store's thread, between two groups. What fails
+        outside a group of the store's own is StoreAway, too: nobody who asks ends with it."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, lambda: work(self._store, self._clock_ms()))
+        try:
+            return await loop.run_in_executor(
+                self._thread, lambda: work(self._store, self._clock_ms())
+            )
+        except (OSError, sqlite3.Error) as exc:
+            raise StoreAway(f"the store of tasks cannot be read: {exc}") from exc
 
     async def _commit_all(self) -> None:
         """Commit groups until nothing waits."""

@@ -29,6 +29,7 @@ _HOPELESS = (InvalidRequest, TooLarge, NotFound, Forbidden)
 _FIRST_S, _TIMES, _LONGEST_S = 1.0, 4.0, 300.0
 _WEATHER_LEAST_S, _WEATHER_MOST_S = 0.2, 10.0
 _JITTER = 0.2
+LONGEST_MS = int(_LONGEST_S * (1 + _JITTER) * 1000)  # that a task waits for another attempt
 # A release is rolled out in so long: models load in load_timeout_s, one box after the other.
 _ELSEWHERE_S = 600.0
 _ELSEWHERE_LEAST_S, _ELSEWHERE_MOST_S, _ELSEWHERE_PART = 1.0, 60.0, 0.25

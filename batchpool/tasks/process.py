@@ -30,6 +30,7 @@ from pathlib import Path
 import uvloop
 
 from batchpool.batches.database import FolderUnusable
+from batchpool.batches.forward_clock import ForwardClock
 from batchpool.batches.line_calls import PoolLineCalls
 from batchpool.batches.service import BatchService
 from batchpool.control.channel import Channel, Closed
@@ -42,7 +43,7 @@ from batchpool.shm.heartbeat import Heartbeats, beat_interval_ns
 from batchpool.shm.stats.tracebacks import Tracebacks
 from batchpool.tasks.alerts import Alerts
 from batchpool.tasks.answers import TaskAnswers
-from batchpool.tasks.choice import now_ms, open_store
+from batchpool.tasks.choice import open_store
 from batchpool.tasks.committer import Committer
 from batchpool.tasks.ends import Ends
 from batchpool.tasks.engine import PoolEngine
@@ -84,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         store, clock_ms = open_store(Path(message.folder), settings)
         if message.batch_folder:
-            batches = BatchService(Path(message.batch_folder), message.server, now_ms)
+            batches = BatchService(Path(message.batch_folder), message.server, ForwardClock())
     except (StoreAway, FolderUnusable) as exc:
         channel.send(TasksFailed(str(exc)))
         _LOG.error("%s", exc)

@@ -123,7 +123,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     except sqlite3.Error as exc:
         if db is not None:
             db.close()
-        raise StoreAway(f"the database of tasks {path} cannot be opened: {exc}") from exc
+        raise StoreAway(_cannot_open(path, exc)) from exc
     except BaseException:
         if db is not None:
             db.close()
@@ -145,6 +145,11 @@ def _set_up(db: sqlite3.Connection, path: Path) -> None:
             f"the database of tasks {path} is of version {version}, made by a newer batchpool; this"
             f" one knows {VERSION}: install the newer one again, or set another state_dir"
         )
+    if tables and version < min(_STEPS):
+        raise StoreAway(
+            f"the database of tasks {path} is of version {version}, which no batchpool has made;"
+            f" {begin_anew(path.parent)}"
+        )
     if not tables:  # before anything is written; a database that is refused stays as it is
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
     db.execute("PRAGMA journal_mode = WAL")
@@ -160,3 +165,20 @@ def _set_up(db: sqlite3.Connection, path: Path) -> None:
     elif version < VERSION:
         steps = _STEPS[version]
         db.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
+
+
+def begin_anew(folder: Path) -> str:
+    """The advice for a folder of tasks that is damaged."""
+    return (
+        f"move the folder {folder} away to begin anew without its tasks, or set another state_dir"
+    )
+
+
+def _cannot_open(path: Path, exc: sqlite3.Error) -> str:
+    text = f"the database of tasks {path} cannot be opened: {exc}"
+    match getattr(exc, "sqlite_errorcode", 0) & 0xFF:  # the primary code
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return f"{text}; {begin_anew(path.parent)}"
+        case sqlite3.SQLITE_FULL:
+            return f"{text}; make room on its disk, or set another state_dir"
+    return f"{text}; set another state_dir, or see to it that this user may write there"

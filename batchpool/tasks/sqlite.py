@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from batchpool.batches.own_folder import make_own_folder
 from batchpool.control.task_messages import LetterForm, TaskForm
 from batchpool.tasks.account import Account
 from batchpool.tasks.body_files import BodyFiles
@@ -49,8 +50,9 @@ from batchpool.tasks.record import (
     Want,
     task_id,
 )
-from batchpool.tasks.schema import open_database
+from batchpool.tasks.schema import begin_anew, open_database
 from batchpool.tasks.store import StoreAway, StoreFull
+from batchpool.tasks.store_place import StorePlace
 from batchpool.tasks.task_rows import (
     COLLECTED,
     FORM,
@@ -79,11 +81,13 @@ class SqliteStore:
     def __init__(self, folder: Path, limits: StoreLimits) -> None:
         self._limits = limits
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder.chmod(0o700)
+            make_own_folder(folder)
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
-            raise StoreAway(f"the folder of tasks {folder} cannot be used: {exc.strerror}") from exc
+            raise StoreAway(
+                f"the folder of tasks {folder} cannot be used: {exc.strerror}; set another"
+                " state_dir, or see to it that this user may write there"
+            ) from exc
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             mask = os.umask(0o077)
@@ -93,6 +97,7 @@ class SqliteStore:
                 os.umask(mask)
             self._disk = Disk(folder)
             self._files = BodyFiles(folder / "bodies", self._disk.growth)
+            self._place = StorePlace(folder)
             self._transactions = Transactions(
                 self._db, self._files, self._disk, self._committed, self._undone
             )
@@ -106,7 +111,9 @@ class SqliteStore:
             ) from None
         except (OSError, sqlite3.Error) as exc:
             os.close(self._lock)
-            raise StoreAway(f"the tasks in {folder} cannot be read: {exc}") from exc
+            raise StoreAway(
+                f"the tasks in {folder} cannot be read: {exc}; {begin_anew(folder)}"
+            ) from exc
         except BaseException:
             os.close(self._lock)
             raise
@@ -192,6 +199,7 @@ class SqliteStore:
     # -- new tasks ----------------------------------------------------------------------
 
     def put(self, tasks: Sequence[NewTask], now_ms: int) -> list[Put]:
+        self._place.check()
         with self.group():
             return self._intake.put(tasks, now_ms, room=self._disk.has_room())
 
@@ -302,6 +310,7 @@ class SqliteStore:
     # -- upkeep -------------------------------------------------------------------------
 
     def sweep(self, now_ms: int) -> Dropped:
+        self._place.check()
         try:
             found = self._sweep(self._swept_at_once, now_ms)
         except StoreFull:  # fewer take less of the disk
@@ -387,4 +396,5 @@ class SqliteStore:
 
     def close(self) -> None:
         self._db.close()
+        self._place.close()
         os.close(self._lock)

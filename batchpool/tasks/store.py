@@ -41,6 +41,10 @@ class StoreAway(Exception):
     """The store cannot be used; the text says why."""
 
 
+class StoreGone(StoreAway):
+    """The store that is open is not at its place any more: another process has to open it anew."""
+
+
 class TaskStore(Protocol):
     """Keeps tasks, results and dead letters. It is used by one thread.
 

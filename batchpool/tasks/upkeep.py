@@ -13,7 +13,7 @@ from batchpool.tasks.ends import Ends
 from batchpool.tasks.metrics import TaskMetrics
 from batchpool.tasks.record import Dropped
 from batchpool.tasks.runner import Runner
-from batchpool.tasks.store import StoreAway, StoreFull
+from batchpool.tasks.store import StoreAway, StoreFull, StoreGone
 
 _LOG = logging.getLogger("batchpool.tasks")
 _EVERY_S = 1.0
@@ -43,13 +43,15 @@ class Upkeep:
         self._looked_at = 0
 
     async def run(self) -> None:
-        """Sweep until cancelled."""
+        """Sweep until cancelled. Raises StoreGone where only another process can go on."""
         while True:
             try:
                 await self.sweep()
                 if self._lease_s:
                     await self.hear_others()
                     await self._runner.reclaim()
+            except StoreGone:
+                raise
             except (StoreFull, StoreAway) as exc:
                 _LOG.error("the store of tasks cannot be swept: %s", exc)
             self._alerts.look()

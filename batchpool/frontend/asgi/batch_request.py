@@ -94,7 +94,7 @@ class BatchRoute(LinkRoute):
             )
         request = BatchRequest(self._view, link, scope, request_body, send)
         if not self._reads_body:
-            body = await self._read(request_body, request.flow)
+            body = await self._read(request_body, request.headers, request.flow)
             if body is None:
                 return None
             request.body = body

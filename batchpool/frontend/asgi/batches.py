@@ -88,7 +88,9 @@ def _new_batch(request: BatchRequest) -> CreateBatch:
         raise about("completion_window", InvalidRequest(text))
     metadata = _metadata(members)
     after = members.take(_TTL, _ExpiresAfter, 'an object with "anchor" and "seconds"')
-    ttl_ms = 0 if after is None else checked_ttl_ms(_TTL, after.anchor, after.seconds, "created_at")
+    ttl_ms = 0
+    if after is not None:
+        ttl_ms = checked_ttl_ms(_TTL, after.anchor, after.seconds, brief(after.seconds))
     if members.rest:
         name = next(iter(members.rest))
         text = f"unknown member {brief(name)}; {_MEMBERS} were expected"

@@ -49,6 +49,7 @@ PURPOSE = "batch"
 _PIECE_BYTES = 256 * 1024
 _MOST_LISTED = 10_000
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+_CREATED = "created_at"
 LEAST_TTL_S, MOST_TTL_S = 3600, 2_592_000  # as OpenAI has it
 
 
@@ -92,6 +93,8 @@ async def _content(request: BatchRequest) -> HttpResponse | None:
     """GET of a file's bytes."""
     file = (await request.link.ask(GetFile(request.id, request.principal), FileFound)).file
     offset, send = 0, request.send
+    if request.method == "HEAD":  # nothing is read for a body that is not sent
+        return HttpResponse(200, _fields(file), b"")
     while offset < file.bytes or not request.is_sent:
         message = ReadFile(request.id, request.principal, offset, _PIECE_BYTES)
         try:
@@ -200,15 +203,15 @@ def _ttl_ms(form: UploadForm) -> int:
         return 0
     anchor, seconds = form.required(_ANCHOR), form.required(_SECONDS)
     number = int(seconds) if seconds.isascii() and seconds.isdigit() and len(seconds) < 10 else 0
-    return checked_ttl_ms("expires_after", anchor, number, "created_at")
+    return checked_ttl_ms("expires_after", anchor, number, brief(seconds))
 
 
-def checked_ttl_ms(member: str, anchor: str, seconds: int, expected: str) -> int:
+def checked_ttl_ms(member: str, anchor: str, seconds: int, shown: str) -> int:
     """A time to live in milliseconds. InvalidRequest for another anchor, and for other times than
-    OpenAI takes."""
-    if anchor != expected or not LEAST_TTL_S <= seconds <= MOST_TTL_S:
+    OpenAI takes. shown: the seconds as they came."""
+    if anchor != _CREATED or not LEAST_TTL_S <= seconds <= MOST_TTL_S:
         text = (
-            f'{member} is "{brief(anchor)[1:-1]}" and {seconds} seconds; "{expected}" and'
+            f'{member} is "{brief(anchor)[1:-1]}" and {shown} seconds; "{_CREATED}" and'
             f" {LEAST_TTL_S} to {MOST_TTL_S} seconds were expected"
         )
         raise about(member, InvalidRequest(text))

@@ -11,7 +11,8 @@ from batchpool.frontend.http.memory_budget import MemoryReservation
 from batchpool.frontend.http.request_body import RequestBody
 from batchpool.frontend.http.response import HttpResponse, error_response
 from batchpool.frontend.service.pool_view import PoolView
-from batchpool.wire.request import Body
+from batchpool.wire.encoding import decode_body
+from batchpool.wire.request import Body, Headers
 
 _MOST_BYTES = 64 * 1024
 
@@ -39,10 +40,11 @@ class LinkRoute(ABC):
     ) -> HttpResponse | None:
         """The response; None when the caller has gone or has it."""
 
-    async def _read(self, request_body: RequestBody, flow: int) -> Body | None:
-        """A small body, whole; None when the caller has gone. flow: the caller's."""
+    async def _read(self, request_body: RequestBody, headers: Headers, flow: int) -> Body | None:
+        """A small body, whole and decoded; None when the caller has gone. flow: the caller's."""
         reservation = MemoryReservation(self._view.memory, flow)
         try:
-            return await request_body.read(_MOST_BYTES, reservation)
+            body = await request_body.read(_MOST_BYTES, reservation)
         finally:
             reservation.release()
+        return None if body is None else decode_body(headers, body, _MOST_BYTES)

@@ -1,13 +1,14 @@
 """The routes of tasks: their states, their results, and taking them back.
 
 GET    /v2/tasks/ID[?wait_s=N]           the state; waits for the end of an open one
-GET    /v2/tasks/ID/result[?wait_s=N]    the answer that the request would have had
+GET    /v2/tasks/ID/result[?wait_s=N]    the answer that the request would have had; HEAD its head
 DELETE /v2/tasks/ID                      takes back an open task, drops one that has ended
 POST   /v2/tasks/query                   the states of many
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 from urllib.parse import parse_qs
@@ -41,6 +42,7 @@ from batchpool.wire.preferences import MOST_WAIT_S
 from batchpool.wire.request import brief
 
 _MOST_IDS = 1000
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")  # float() takes digits of other scripts, too
 
 
 class _Query(msgspec.Struct, forbid_unknown_fields=True):
@@ -80,14 +82,11 @@ class TaskRequest:
     def wait_s(self) -> float:
         """The seconds that the caller waits. Raises InvalidRequest for what is no such time."""
         values = parse_qs(self.query.decode("latin-1"), keep_blank_values=True)
-        texts = values.get("wait_s", ["0"])
-        try:
-            seconds = float(texts[-1])
-        except ValueError:
-            seconds = -1.0
+        text = values.get("wait_s", ["0"])[-1]
+        seconds = float(text) if _SECONDS.fullmatch(text) else -1.0
         if not 0 <= seconds <= MOST_WAIT_S:
             raise InvalidRequest(
-                f"wait_s is {brief(texts[-1])}; seconds from 0 to {MOST_WAIT_S} were expected"
+                f"wait_s is {brief(text)}; seconds from 0 to {MOST_WAIT_S} were expected"
             )
         return seconds
 
@@ -112,7 +111,7 @@ class TaskRoute(LinkRoute):
                 " --tasks, starts it with them"
             )
         request = TaskRequest(scope, link, request_body)
-        body = await self._read(request_body, caller_in(scope).flow)
+        body = await self._read(request_body, headers_of(scope), caller_in(scope).flow)
         if body is None:
             return None
         request.body = body
@@ -139,7 +138,7 @@ async def _result(request: TaskRequest) -> HttpResponse | None:
     if found is None:
         return None
     response = checked(result_response(found, request.prefix, request.accept_encoding))
-    if found.status:
+    if found.status and request.method == "GET":  # HEAD leaves the body here
         request.link.mark_read(request.task)
     return response
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from pathlib import Path
 
@@ -39,8 +40,9 @@ def test_bad_lines_go_to_the_error_file_and_the_others_on(tmp_path: Path) -> Non
         desk = Desk(tmp_path)
         desk.calls.errors = {2: InvalidRequest("no"), 3: ValueError("a fault of ours")}
         lines = [
-            request(0), b"", b"  ", b"\xff\x00", request(1, url="/v1/completions"), request(2),
-            request(3), request(0), request(4, body=[1]), request(5),
+            b"\xef\xbb\xbf" + request(0), b"", b"  ", b"\xff\x00",
+            request(1, url="/v1/completions"), request(2), request(3), request(0),
+            request(4, body=[1]), request(5),
         ]  # fmt: skip
         batch = await desk.batch(b"\r\n".join(lines))
         record = await desk.end_of(batch)
@@ -61,6 +63,8 @@ def test_bad_lines_go_to_the_error_file_and_the_others_on(tmp_path: Path) -> Non
         (b"", "empty_file"),
         (b"\n \n", "empty_file"),
         (b"\x00\xff" * 1000, "invalid_json_line"),
+        (gzip.compress(requests([1]), mtime=0), "invalid_file"),
+        (requests([1]).decode().encode("utf-16"), "invalid_file"),
         (requests(range(1001)), "too_many_lines"),
         (requests([1]) + b"\n" * 5000, "too_many_lines"),
     ],

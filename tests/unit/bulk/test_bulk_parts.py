@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,10 @@ def test_what_is_committed_counts(folder: Path) -> None:
         ("part-00000001.bad", b""),
         ("part-00000001.json", b'{"n": 1, "bad'),
         ("part-00000001.json", b"[]"),
+        ("part-00000001.json", b"[" * 100_000),
+        ("part-00000001.json", b'{"rows": {"size": 4, "crc32": 0}, "n": 1}'),
+        ("part-00000001.json", b'{"rows": 4, "n": 1, "bad_rows": 0}'),
+        ("part-00000001.json", b'{"rows": {"size": 4, "crc32": 0}, "n": "1", "bad_rows": 0}'),
         ("part-00000001.json", None),
     ],
 )
@@ -75,7 +80,25 @@ def test_a_write_that_was_cut_off_leaves_no_part(folder: Path) -> None:
     assert counted() == 2
 
 
-def test_a_manifest_that_is_none_is_told(folder: Path) -> None:
-    (folder / "manifest.json").write_text("{")
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[1]", "7", "[" * 100_000, '{"chunk_rows": "8"}', '{"chunk_rows": 0}', '{"input": [1]}'],
+)
+def test_a_manifest_that_is_none_is_told(folder: Path, content: str) -> None:
+    (folder / "manifest.json").write_text(content)
+    with pytest.raises(StartError, match="not as a run wrote it; --restart drops the parts"):
+        opened()
+
+
+def test_a_manifest_without_its_chunks_is_told(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["chunk_rows"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(StartError, match="not as a run wrote it"):
+        opened()
+
+
+def test_parts_without_a_manifest_are_not_dropped_unasked(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
     with pytest.raises(StartError, match="not as a run wrote it; --restart drops the parts"):
         opened()

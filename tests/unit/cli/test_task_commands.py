@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -97,6 +100,8 @@ def test_show_cuts_a_long_input_and_export_does_not(
         ("dlq list pool.toml", "'pool.toml' is not the number of a letter; --config names"),
         ("dlq show", "dlq show: expected numbers of letters, or --all"),
         ("dlq replay", "dlq replay: expected numbers of letters, or --all"),
+        (f"dlq drop {2**64}", f"'{2**64}' is not the number of a letter"),
+        ("dlq show 1_0", "'1_0' is not the number of a letter"),
         ("dlq export", "dlq export: expected numbers of letters, or --all"),
         ("dlq drop 17 --model ranker", "dlq drop: numbers name them; --model has no effect then"),
         ("dlq show 17 --code model_error", "dlq show: numbers name them; --code has no effect"),
@@ -173,6 +178,20 @@ def test_an_error_does_not_steer_the_terminal(
     line = capsys.readouterr().err
     assert line.rstrip("\n").isprintable()
     assert r"\x1b]0;owned\x07\x1b[2J" in line
+
+
+@pytest.mark.parametrize(
+    "words", [("tasks", "show", "t_\udcff"), ("dlq", "list", "--model", "\udcff")]
+)
+def test_words_that_are_no_text_are_refused_in_a_line(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A word of a command line may be any bytes."""
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(f"{tmp_path}/s.tasks")
+        listener.listen()
+        assert cli.main([*words, "--socket", f"{tmp_path}/s"]) == 1
+    assert "this cannot be asked: 'utf-8' codec can't encode" in capsys.readouterr().err
 
 
 def test_a_letter_that_cannot_be_read_hides_no_other(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from batchpool.control.batch_messages import AppendToUpload, DropUpload
+from batchpool.control.batch_messages import AppendToUpload, DropUpload, ReadFile
 from batchpool.control.messages import Message
 from batchpool.core.errors import StorageFull
 from tests.unit.batches.desk import Desk, requests
@@ -112,6 +113,10 @@ async def test_a_file_goes_in_and_comes_out_in_pieces(tmp_path: Path) -> None:
         assert found.content == content
         assert found.headers["content-length"] == str(len(content))
         assert found.headers["x-content-type-options"] == "nosniff"
+        it.link.asked.clear()
+        head = await it.http.head(f"{path}/content")
+        assert (head.content, head.headers) == (b"", found.headers)
+        assert not [each for each in it.link.asked if isinstance(each, ReadFile)]
         gone = await it.http.delete(path)
         assert gone.json() == {"id": file["id"], "object": "file", "deleted": True}
         assert refused(await it.http.get(f"{path}/content")) == (404, "not_found", "id")
@@ -155,6 +160,7 @@ async def test_the_time_to_live_is_the_callers(tmp_path: Path) -> None:
         for anchor, seconds, ok in (
             (b"created_at", b"3600", True), (b"created_at", b"1", False),
             (b"created_at", b"-5", False), (b"now", b"3600", False),
+            (b"created_at", b"an hour", False), (b"created_at", b"99999999999", False),
         ):  # fmt: skip
             more = part % (b"anchor", anchor) + part % (b"seconds", seconds)
             answer = await it.upload(PURPOSE + more + FILE % b"x" + END)
@@ -162,6 +168,8 @@ async def test_the_time_to_live_is_the_callers(tmp_path: Path) -> None:
                 assert answer.json()["expires_at"] - answer.json()["created_at"] == 3600
             else:
                 assert refused(answer) == (400, "invalid_request", "expires_after")
+                message = answer.json()["error"]["message"]
+                assert f"\"{anchor.decode()}\" and '{seconds.decode()}' seconds;" in message
 
 
 @on_loop
@@ -201,6 +209,12 @@ async def test_a_batch_is_made_listed_and_cancelled(tmp_path: Path) -> None:
             assert status in (400, 404)
             assert code in ("invalid_request", "not_found")
             assert (found or "").startswith(param.partition(".")[0]), answer.text
+        packed, coding = gzip.compress(b'{"endpoint": 1}'), {"content-encoding": "gzip"}
+        answer = await it.http.post("/v1/batches", content=packed, headers=coding)
+        assert refused(answer) == (400, "invalid_request", "input_file_id")
+        bomb = gzip.compress(bytes(1 << 24))
+        answer = await it.http.post("/v1/batches", content=bomb, headers=coding)
+        assert refused(answer) == (413, "too_large", None)
         answer = await it.http.post("/v1/batches", content=b"[" * 1000)
         assert refused(answer)[:2] == (400, "invalid_request")
 

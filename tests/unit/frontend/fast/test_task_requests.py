@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -242,6 +244,56 @@ async def test_a_result_counts_as_read_by_a_caller_that_is_there(tmp_path: Path)
             assert [(await there.answer()).body for _ in range(2)] == [b"done", b"done"]
         await until(lambda: isinstance(process.asked[-1], MarkRead), "it is told")
         assert process.asked[-1] == MarkRead((TASK, TASK))
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "asgi"])
+@on_loop
+async def test_a_head_without_its_result_does_not_count_as_read(fast: bool, tmp_path: Path) -> None:
+    """It would be dropped a minute later, and nobody has seen it."""
+    async with (
+        TaskProcess(replies).at(tmp_path / "s.tasks") as process,
+        edge(Affine, **facts(tmp_path)) as it,
+        serving(it, fast=fast) as site,
+        calling(site) as caller,
+    ):
+        await caller.send(request(f"/v2/tasks/{TASK}/result", method="HEAD"))
+        assert (await caller.answer(has_body=False)).status == 200
+        await caller.send(get(f"{TASK}/result"))
+        assert (await caller.answer()).body == b"done"
+        await until(lambda: isinstance(process.asked[-1], MarkRead), "it is told")
+        marked = [message.ids for message in process.asked if isinstance(message, MarkRead)]
+        assert marked == [(TASK,)], "once, and not for the head"
+
+
+@pytest.mark.parametrize(
+    ("wait", "status"),
+    [("1.5", 200), ("60", 200), ("1_0", 400), ("٣", 400), ("1e1", 400), ("0x1", 400), ("", 400)],
+)
+@on_loop
+async def test_a_wait_is_digits(wait: str, status: int, tmp_path: Path) -> None:
+    async with (
+        TaskProcess(replies).at(tmp_path / "s.tasks"),
+        edge(Affine, **facts(tmp_path)) as it,
+    ):
+        found = await it.http.get(f"/v2/tasks/{TASK}/result", params={"wait_s": wait})
+        assert found.status_code == status
+
+
+@on_loop
+async def test_the_ids_of_many_tasks_may_come_compressed(tmp_path: Path) -> None:
+    async with (
+        TaskProcess(replies).at(tmp_path / "s.tasks") as process,
+        edge(Affine, **facts(tmp_path)) as it,
+    ):
+        ids = [TASK] * 1000
+        packed, coding = gzip.compress(json.dumps({"ids": ids}).encode()), "gzip"
+        headers = {"content-encoding": coding}
+        found = await it.http.post("/v2/tasks/query", content=packed, headers=headers)
+        assert found.status_code == 200
+        assert process.asked == [LookAtTasks(tuple(ids))]
+        bomb = gzip.compress(bytes(1 << 24))
+        found = await it.http.post("/v2/tasks/query", content=bomb, headers=headers)
+        assert found.status_code == 413
 
 
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "asgi"])

@@ -49,8 +49,12 @@ def cpu_us_per_task(group: int) -> float:
                     )
                     for i in range(group)
                 ]  # fmt: skip
-                store.put(new, now)
-                tasks = store.claim([Want("m", group, 2**30)], now)
+                wants = [Want("m", group, 2**30)]
+                if hasattr(store, "put_and_claim"):  # another checkout may have none
+                    _, (tasks,) = store.put_and_claim(new, wants, now)
+                else:
+                    store.put(new, now)
+                    tasks = store.claim(wants, now)
             with store.group():
                 ends = [Ended(task.id, task.claim, TaskState.DONE, answer) for task in tasks]
                 if len(ends) != group or not all(store.finish(ends, now)):

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
 
-from batchpool.tasks.record import Want
+from batchpool.tasks.record import Claimed, ClaimedTask, Want
 from batchpool.tasks.store import StoreAway, StoreFull, TaskStore
 
 MOST_TASKS = 256
@@ -143,20 +143,48 @@ class Committer:
         begun_s = time.monotonic()
         try:
             with self._store.group():
-                answers = [self._answers(kind, entries) for kind, entries in group]
+                answers = self._answers_of_all(group)
         except Exception as exc:
             answers = [self._apart(kind, entries, exc) for kind, entries in group]
         self._noted(time.monotonic() - begun_s)
         return answers
+
+    def _answers_of_all(self, group: Sequence[tuple[str, list[Entry]]]) -> list[list[Any]]:
+        """The store's answers to a group, of which new tasks and wants are one step."""
+        kinds = dict(group)
+        if "put" not in kinds or "claim" not in kinds:
+            return [self._answers(kind, entries) for kind, entries in group]
+        found: dict[str, list[Any]] = {}
+        for kind, entries in group:
+            if kind == "put":
+                wants = [want for want, _, _ in kinds["claim"]]
+                tasks = [task for task, _, _ in entries]
+                now_ms = self._clock_ms()
+                found["put"], claims = self._store.put_and_claim(tasks, wants, now_ms)
+                found["claim"] = self._claimed(wants, claims)
+            elif kind != "claim":
+                found[kind] = self._answers(kind, entries)
+        return [found[kind] for kind in kinds]
 
     def _answers(self, kind: str, entries: Sequence[Entry]) -> list[Any]:
         """The store's answers to entries of one kind."""
         method = getattr(self._store, kind)
         given = [entry for entry, _, _ in entries]
         if kind == "claim":  # one list for all wants: each gets its own
-            return [method([want], self._clock_ms()) for want in given]
+            claims = [method([want], self._clock_ms()) for want in given]
+            return self._claimed(given, claims)
         found: list[Any] = method(given, self._clock_ms())
         return found
+
+    def _claimed(
+        self, wants: Sequence[Want], claims: Sequence[Sequence[ClaimedTask]]
+    ) -> list[Claimed]:
+        """What was claimed, and when there is more: where as many as were wanted came, at once."""
+        due: dict[str, int | None] = {want.model: 0 for want in wants}
+        spent = [w.model for w, tasks in zip(wants, claims, strict=True) if len(tasks) < w.tasks]
+        if spent:
+            due.update(zip(spent, self._store.next_due_ms(spent), strict=True))
+        return [Claimed(tasks, due[want.model]) for want, tasks in zip(wants, claims, strict=True)]
 
     def _apart(self, kind: str, entries: Sequence[Entry], exc: Exception) -> list[Any]:
         """The answers of entries whose group failed: by themselves, but for new tasks on a full

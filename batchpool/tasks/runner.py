@@ -165,7 +165,7 @@ class Runner:
         return max(0, window - model.rows) // batch * batch
 
     async def _claim(self) -> bool:
-        """Claim and start what there is room for; False if there was nothing."""
+        """Claim and start what there is room for; False if there was nothing to ask for."""
         now_ms = self._clock_ms()
         wants = []
         for name, model in self._models.items():
@@ -179,33 +179,19 @@ class Runner:
             self._models[want.model].due_ms = None  # unless one is submitted meanwhile
         # Each with its own end: they may be of two commits, of which one fails.
         claims = await self._committer.ask_each("claim", wants)
-        spent, failed = [], None
+        failed = None
         for want, found in zip(wants, claims, strict=True):
             if isinstance(found, BaseException):
                 failed = found
-            elif found:
-                self._start(found)
-            else:
-                spent.append(want.model)
+                self.submitted(want.model)  # to be tried again
                 continue
-            self.submitted(want.model)  # there may be more, or it is tried again
-        if spent:
-            await self._due_again(spent)
+            if found.tasks:
+                self._start(found.tasks)
+            if found.due_ms is not None:
+                self.submitted(want.model, found.due_ms)
         if failed is not None:
             raise failed
-        return len(spent) < len(wants)
-
-    async def _due_again(self, names: Sequence[str]) -> None:
-        """Learn when the next tasks of these models may run, of which none may now."""
-        try:
-            due = await self._committer.run(lambda store, now_ms: store.next_due_ms(names))
-        except (StoreFull, StoreAway):
-            for name in names:
-                self.submitted(name)
-            raise
-        for name, due_ms in zip(names, due, strict=True):
-            if due_ms is not None:
-                self.submitted(name, due_ms)
+        return True
 
     # -- calls --------------------------------------------------------------------------
 

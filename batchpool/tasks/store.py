@@ -61,6 +61,12 @@ class TaskStore(Protocol):
         """Take queued tasks whose time has come, in turns by caller; of each caller the oldest
         first. They run from now on. A store of several parts has turns in each of them."""
 
+    def put_and_claim(
+        self, tasks: Sequence[NewTask], wants: Sequence[Want], now_ms: int
+    ) -> tuple[list[Put], list[list[ClaimedTask]]]:
+        """As `put` and then `claim` of each want, in one step where the store has one: a new task
+        that is claimed in the transaction that keeps it was never queued."""
+
     def reclaim(self, now_ms: int) -> Reclaimed:
         """Queue tasks again whose owner has vanished, but for those that were lost too often."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batchpool.tasks.committer import MOST_TASKS
-from batchpool.tasks.record import Want
+from batchpool.tasks.record import Again, Want
 from batchpool.tasks.store import StoreFull
 from tests.unit.tasks.desk import Desk
 
@@ -60,17 +60,18 @@ def test_a_full_disk_takes_ever_smaller_groups_of_what_ends_and_is_claimed(
                 raise StoreFull("no room")
             return [None] * len(ids)
 
-        def claim(wants: Sequence[Want], now_ms: int) -> list[int]:
+        def claim(wants: Sequence[Want], now_ms: int) -> list[str]:
             if wants[0].tasks > 3:
                 raise StoreFull("no room")
-            return [want.tasks for want in wants]
+            return ["t"] * wants[0].tasks
 
         monkeypatch.setattr(desk.store, "cancel", cancel)
         monkeypatch.setattr(desk.store, "claim", claim)
         cancelled = await desk.committer.ask_each("cancel", [*"abcdefg", large])
         assert cancelled[:7] == [None] * 7
         assert isinstance(cancelled[7], StoreFull)
-        assert await desk.committer.ask("claim", Want("twice", 15, 1)) == [3]
+        claimed = await desk.committer.ask("claim", Want("twice", 15, 1))
+        assert claimed.tasks == ["t"] * 3
         await desk.committer.close()
 
     asyncio.run(scene())
@@ -99,6 +100,46 @@ def test_a_question_that_the_store_cannot_answer_fails_alone(
         assert isinstance(damaged, ValueError)
         assert desk.state(new) == "queued"
         assert [task.form.id for task in found] == [kept] * 3
+        await desk.committer.close()
+
+    asyncio.run(scene())
+
+
+def test_a_claim_tells_when_there_is_more() -> None:
+    async def scene() -> None:
+        desk = Desk()
+        for value in range(3):
+            await desk.submit([value])
+
+        async def claim(tasks: int, size: int = 2**30) -> tuple[int, int | None]:
+            found = await desk.committer.ask("claim", Want("twice", tasks, size))
+            return len(found.tasks), found.due_ms
+
+        assert await claim(1) == (1, 0)
+        assert await claim(9, size=1) == (1, 0), "as many bytes as were wanted"
+        found = await desk.committer.ask("claim", Want("twice", 9, 2**30))
+        assert found.due_ms is None
+        (task,) = found.tasks
+        assert await claim(9) == (0, None)
+        again = Again(task.id, task.claim, desk.now_ms + 5, True)
+        await desk.committer.ask("retry", again)
+        assert await claim(9) == (0, again.due_ms)
+        await desk.committer.close()
+
+    asyncio.run(scene())
+
+
+def test_new_tasks_and_the_wants_of_their_commit_are_one_step() -> None:
+    async def scene() -> None:
+        desk = Desk()
+        kept, found, none = await asyncio.gather(
+            desk.submit([1]),
+            desk.committer.ask("claim", Want("twice", 9, 2**30)),
+            desk.committer.ask("claim", Want("other", 9, 2**30)),
+        )
+        assert desk.store.commits == 1
+        assert [task.id for task in found.tasks] == [kept]
+        assert (found.due_ms, list(none.tasks), none.due_ms) == (None, [], None)
         await desk.committer.close()
 
     asyncio.run(scene())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchpool.tasks.committer import MOST_TASKS
+from batchpool.tasks.committer import ENOUGH, MOST_TASKS, Committer
 from batchpool.tasks.record import Again, Want
 from batchpool.tasks.store import StoreFull
 from tests.unit.tasks.desk import Desk
@@ -141,5 +141,57 @@ def test_new_tasks_and_the_wants_of_their_commit_are_one_step() -> None:
         assert [task.id for task in found.tasks] == [kept]
         assert (found.due_ms, list(none.tasks), none.due_ms) == (None, [], None)
         await desk.committer.close()
+
+    asyncio.run(scene())
+
+
+class Slow:
+    """A clock by which each group takes an hour."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def monotonic(self) -> float:
+        self._now_s += 3600
+        return self._now_s
+
+
+@pytest.mark.parametrize("more", [ENOUGH - 1, 0])
+def test_questions_that_come_while_the_store_rests_share_a_commit(
+    monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    """The rest ends when enough of them wait, or when the process ends."""
+    monkeypatch.setattr("batchpool.tasks.committer.time", Slow())
+
+    async def scene() -> None:
+        desk = Desk()
+        committer = Committer(desk.store, lambda: 1, lambda seconds: None, rest_most_s=3600)
+        await committer.ask("look", "t_x")
+        await asyncio.sleep(0)
+        first = asyncio.create_task(committer.ask("look", "t_x"))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert (desk.store.commits, first.done()) == (1, False)
+        rest = [asyncio.create_task(committer.ask("look", "t_x")) for _ in range(more)]
+        closing = None if more else asyncio.create_task(committer.close())
+        async with asyncio.timeout(60):
+            await asyncio.gather(first, *rest)
+        assert desk.store.commits == 2
+        await (closing or committer.close())
+
+    asyncio.run(scene())
+
+
+def test_after_a_rest_nobody_waits_for_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchpool.tasks.committer.time", Slow())
+
+    async def scene() -> None:
+        desk = Desk()
+        committer = Committer(desk.store, lambda: 1, lambda seconds: None, rest_most_s=1e-9)
+        async with asyncio.timeout(60):
+            for _ in range(3):
+                await committer.ask("look", "t_x")
+        assert desk.store.commits == 3
+        await committer.close()
 
     asyncio.run(scene())

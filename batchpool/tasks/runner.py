@@ -22,6 +22,7 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.tasks.committer import Committer
 from batchpool.tasks.engine import Engine
 from batchpool.tasks.judgement import OtherInputs, judge
+from batchpool.tasks.known_form import KnownForms
 from batchpool.tasks.metrics import TaskMetrics
 from batchpool.tasks.record import (
     ClaimedTask,
@@ -62,6 +63,7 @@ class _Model:
     rows: int = 0
     facts: ModelFacts | None = None
     codec: Codec | None = None
+    forms: KnownForms | None = None
 
 
 class Runner:
@@ -227,24 +229,26 @@ class Runner:
             await asyncio.gather(*(self._judge(task, exc) for task in tasks))
             return
         assert model.facts is not None
-        spec = model.facts.spec
+        assert model.forms is not None
+        forms, spec = model.forms, model.facts.spec
         known = {word for t in spec.outputs for word in (t.name, t.sizes_name)}
         read = []
         for task in tasks:
             try:
-                found = read_task(task)
+                found = read_task(task, forms)
             except Exception as exc:  # of a damaged store; it must not keep the others from ending
                 await self._ends.failed(task, _unreadable(exc), InternalError.code)
                 continue
-            gone = [choice.name for choice in found.request.outputs if choice.name not in known]
-            if gone:
-                error = NotFound(f"model {name!r} has no output {gone[0]!r} any more")
-                await self._judge(task, error)
-            else:
-                read.append(found)
+            if found.form is None:
+                gone = [choice.name for choice in found.outputs if choice.name not in known]
+                if gone:
+                    error = NotFound(f"model {name!r} has no output {gone[0]!r} any more")
+                    await self._judge(task, error)
+                    continue
+            read.append(found)
         for call in in_calls(read, model.facts.max_batch):
             ids = [task.task.id for task in call]
-            rows = sum(task.rows.n for task in call)
+            rows = sum([task.n for task in call])
             self._track(self._run_call(name, call), model, rows, ids)
 
     async def _learn(self, name: str, model: _Model) -> None:
@@ -254,6 +258,7 @@ class Runner:
             return
         if model.facts is None or facts.spec != model.facts.spec:
             model.codec = Codec(facts.spec)
+            model.forms = KnownForms(model.codec, facts.spec)
         model.facts = facts
 
     async def _run_call(self, name: str, call: Sequence[ReadTask]) -> None:
@@ -265,7 +270,7 @@ class Runner:
             outputs = await self._engine.infer(
                 name,
                 stacked(call, spec.inputs),
-                call[0].rows.parameters,
+                {} if call[0].form is not None else call[0].rows.parameters,
                 wanted_outputs(call, spec),
             )
         except PoolError as exc:
@@ -285,13 +290,16 @@ class Runner:
         first = 0
         done: list[tuple[ClaimedTask, TaskAnswer]] = []
         failed: list[tuple[ClaimedTask, PoolError]] = []
+        found: TaskAnswer | PoolError | None
         for task in call:
-            found = await self._answered(model, task, answer_rows(outputs, spec, first, task))
+            found = None if task.form is None else task.form.answer(outputs, first)
+            if found is None:
+                found = await self._answered(model, task, answer_rows(outputs, spec, first, task))
             if isinstance(found, PoolError):
                 failed.append((task.task, found))
             else:
                 done.append((task.task, found))
-            first += task.rows.n
+            first += task.n
         await asyncio.gather(
             self._ends.done(done), *(self._judge(task, error) for task, error in failed)
         )
@@ -303,7 +311,8 @@ class Runner:
         if isinstance(found, PoolError):
             return found
         assert model.codec is not None
-        codec, request = model.codec, task.request
+        codec = model.codec
+        request = task.request if task.form is None else task.form.request
         try:
             if sum(array.nbytes for array in found.values()) > _LONG_BYTES:
                 headers, body = await asyncio.to_thread(codec.encode, request, found)

@@ -215,7 +215,8 @@ class Committer:
     def _claimed(
         self, wants: Sequence[Want], claims: Sequence[Sequence[ClaimedTask]]
     ) -> list[Claimed]:
-        """What was claimed, and when there is more: where as many as were wanted came, at once."""
+        """The tasks of each want, and when there are more: where as many as were wanted came, at
+        once."""
         due: dict[str, int | None] = {want.model: 0 for want in wants}
         spent = [w.model for w, tasks in zip(wants, claims, strict=True) if len(tasks) < w.tasks]
         if spent:

@@ -41,6 +41,7 @@ class StoreAway(Exception):
     """The store cannot be used; the text says why."""
 
 
+# methods: one for each thing that is asked of a store
 class TaskStore(Protocol):
     """Keeps tasks, results and dead letters. It is used by one thread.
 

@@ -41,7 +41,7 @@ def task(
 
 
 def forms_after(*tasks: ClaimedTask, spec: ModelSpec = SPEC) -> KnownForms:
-    """What is known when these tasks were read."""
+    """The forms that are known when these tasks were read."""
     forms = KnownForms(Codec(spec), spec)
     for one in tasks:
         read_task(one, forms)

@@ -49,8 +49,12 @@ def cpu_us_per_task(group: int) -> float:
                     )
                     for i in range(group)
                 ]  # fmt: skip
-                store.put(new, now)
-                tasks = store.claim([Want("m", group, 2**30)], now)
+                wants = [Want("m", group, 2**30)]
+                if hasattr(store, "put_and_claim"):  # another checkout may have none
+                    _, (tasks,) = store.put_and_claim(new, wants, now)
+                else:
+                    store.put(new, now)
+                    tasks = store.claim(wants, now)
             with store.group():
                 ends = [Ended(task.id, task.claim, TaskState.DONE, answer) for task in tasks]
                 if len(ends) != group or not all(store.finish(ends, now)):
@@ -71,7 +75,7 @@ def _of(checkout: Path, group: int) -> float:
     return float(found.stdout)
 
 
-def _use(checkout: str) -> None:
+def use(checkout: str) -> None:
     """Import the package of this checkout, also where another one is installed to be edited."""
     sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in repr(f).lower()]
     sys.path.insert(0, checkout)
@@ -88,7 +92,7 @@ def main() -> None:
     parser.add_argument("--save", metavar="FILE.json")
     args = parser.parse_args()
     if args.one:
-        _use(args.one)
+        use(args.one)
         print(cpu_us_per_task(args.groups[0]))
         return
     from bench.support.machine import report

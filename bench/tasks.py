@@ -1,6 +1,7 @@
 """Tasks of 2 KB over HTTP: submitted, waited for by long poll, collected, every result checked.
 
     python -m bench.tasks [--seconds 60] [--connections 64] [--save FILE.json]
+    python -m bench.tasks --against CHECKOUT [--turns 4] [--rate 1000] [--save FILE.json]
     python -m bench.tasks --rate 1000 --seconds 600 --idle-s 300
     python -m bench.tasks --rate 1000 --seconds 120 --no-collect --tasks-max-mib 64 --ttl-s 60
     python -m bench.tasks --beside-interactive 200 --seconds 30
@@ -15,6 +16,10 @@ without sockets and without a pool.
 --idle-s again after so long without load. --no-collect leaves every result where it is: the store
 is to stop at its limit, refuse with 503 and take tasks again once results have gone.
 
+--against has a pool of this checkout and one of another, each with an environment of its own in
+.venv, and loads them in turns, so that a machine with other work disturbs both alike. CPU time per
+task is what to compare; what the threads of the task process take is told apart.
+
 --beside-interactive sends so many ordinary requests a second to a model that takes 4 ms a batch and
 0.15 ms a row of a pretended device, first alone and then beside as many tasks as the connections
 bring about; the figure is what the tasks cost the 99th percentile.
@@ -25,10 +30,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import statistics
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -204,6 +212,54 @@ def over_http(pool: Served, connections: int, course: Course, store: Path) -> di
     return course.row({name: cpu_seconds(pid) - before[name] for name, pid in pids.items()})
 
 
+def thread_seconds(pid: int) -> dict[str, float]:
+    """CPU time of the task process's threads: its loop, and all others, which are the store's."""
+    loop = cpu_seconds(pid, pid)
+    return {"tasks: loop": loop, "tasks: store": cpu_seconds(pid) - loop}
+
+
+def in_turns(args: argparse.Namespace, flags: list[str]) -> dict[str, Any]:
+    """The figures of a pool of this checkout and of one of another, loaded in turns."""
+    trees = {"this": None, "against": args.against}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
+    with ExitStack() as stack:
+        pools = {}
+        for name, tree in trees.items():
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bp-tasks-"))
+            own = [*flags, "--state-dir", folder]
+            pool = stack.enter_context(serving([_MODELS["affine"]], *own, tree=tree))
+            pools[name] = pool, Path(folder)
+        for turn in range(-1, args.turns):
+            for name in list(trees)[:: -1 if turn % 2 else 1]:
+                pool, folder_of = pools[name]
+                pid = pool.pids()["tasks"]
+                before = thread_seconds(pid)
+                until_s = time.monotonic() + (args.seconds if turn >= 0 else 2.0)
+                course = Course("affine", until_s, args.rate, collect=True)
+                row = over_http(pool, args.connections, course, folder_of)
+                row["cpu_us_per_task"] |= {
+                    thread: round((used - before[thread]) / row["tasks"] * 1e6)
+                    for thread, used in thread_seconds(pid).items()
+                }
+                if turn >= 0:
+                    found[name].append(row)
+    return {name: summary(rows) for name, rows in found.items()}
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Median (least .. most) of each figure of several turns."""
+    flat = [
+        {key: row[key] for key in ("tasks_per_s", "accept_p50_ms", "accept_p99_ms")}
+        | {f"CPU us, {name}": used for name, used in row["cpu_us_per_task"].items()}
+        for row in rows
+    ]
+    found = {}
+    for key in flat[0]:
+        values = [row[key] for row in flat]
+        found[key] = f"{statistics.median(values):g} ({min(values):g} .. {max(values):g})"
+    return found
+
+
 def beside_interactive(pool: Served, args: argparse.Namespace, store: Path) -> dict[str, Any]:
     """Ordinary requests alone, and beside as many tasks as the connections bring about."""
 
@@ -240,9 +296,8 @@ def store_alone(folder: Path) -> dict[str, Any]:
             for _ in range(_GROUP)
         ]
         put_s = time.monotonic()
-        store.put(tasks, now)
+        _, (claimed,) = store.put_and_claim(tasks, [Want("m", _GROUP, 2**30)], now)
         commits.append(time.monotonic() - put_s)
-        claimed = store.claim([Want("m", _GROUP, 2**30)], now)
         answer = TaskAnswer(200, (), body)
         ends = [Ended(task.id, task.claim, TaskState.DONE, answer) for task in claimed]
         if not all(store.finish(ends, now)):
@@ -266,6 +321,8 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--turns", type=int, default=4, help="of --against")
     parser.add_argument("--rate", type=float, default=0.0, metavar="TASKS_PER_S")
     parser.add_argument("--collect", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--tasks-max-mib", type=int, default=4096)
@@ -275,11 +332,15 @@ def main() -> None:
     parser.add_argument("--save", metavar="FILE.json")
     args = parser.parse_args()
     model = "sleeper" if args.beside_interactive else "affine"
+    flags = ["--tasks", "--frontends", "1", "--devices", "cpu"]
+    flags += ["--tasks-max-mib", str(args.tasks_max_mib)]
+    flags += ["--task-result-ttl-s", str(args.ttl_s)]
+    if args.against:
+        report("tasks of 2 KB, of two checkouts in turns", in_turns(args, flags), args.save)
+        return
     with tempfile.TemporaryDirectory(prefix="bp-tasks-") as name:
         folder = Path(name)
-        flags = ["--tasks", "--state-dir", name, "--frontends", "1", "--devices", "cpu"]
-        flags += ["--tasks-max-mib", str(args.tasks_max_mib)]
-        flags += ["--task-result-ttl-s", str(args.ttl_s)]
+        flags += ["--state-dir", name]
         rows: dict[str, Any] = (
             {} if args.rate or args.beside_interactive else {"store": store_alone(folder)}
         )

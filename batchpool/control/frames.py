@@ -22,6 +22,7 @@ from batchpool.wire.left_out import LeftOut, Piece
 Received = TypeVar("Received")
 
 _HEAD = struct.Struct("<IQ")
+_HEAD_BYTES = _HEAD.size
 _NUMBER_BYTES = 8
 MOST_FRAME_BYTES = 2**32 - 1
 _LONG_BYTES = 1 << 20  # of a frame that gets memory of its own before it is there
@@ -63,30 +64,41 @@ class FrameReader(Generic[Received]):
                 return
             whole, self._long = self._long, None
             yield self._long_number, self._decoded(whole)
-        self._bytes += piece
-        at = 0
+        kept, at = self._bytes, 0
+        # Most pieces are whole frames, which need not be copied to what was there before.
+        data = piece if not kept and isinstance(piece, bytes) else kept
+        if data is kept:
+            kept += piece
+        size = len(data)
         try:
-            while len(self._bytes) - at >= _HEAD.size:
-                length, number = _HEAD.unpack_from(self._bytes, at)
+            while size - at >= _HEAD_BYTES:
+                length, number = _HEAD.unpack_from(data, at)
                 if not _NUMBER_BYTES < length <= self._most_bytes:
                     raise ValueError(f"a frame of {length} bytes")
-                end = at + _HEAD.size - _NUMBER_BYTES + length
-                if end > len(self._bytes):
+                begin = at + _HEAD_BYTES
+                end = begin - _NUMBER_BYTES + length
+                if end > size:
                     if length > _LONG_BYTES:
-                        at = self._begin_long(length - _NUMBER_BYTES, number, at + _HEAD.size)
+                        self._begin_long(length - _NUMBER_BYTES, number, memoryview(data)[begin:])
+                        at = size
                     break
-                body = bytes(memoryview(self._bytes)[at + _HEAD.size : end])
+                if isinstance(data, bytes):
+                    body = data[begin:end]
+                else:
+                    body = bytes(memoryview(data)[begin:end])
                 at = end
                 yield number, self._decoded(body)
         finally:
-            del self._bytes[:at]
+            if data is kept:
+                del kept[:at]
+            else:
+                kept += data[at:]
 
-    def _begin_long(self, size: int, number: int, at: int) -> int:
-        """Keep the beginning of a long frame, which is all there is; returns where that ends."""
+    def _begin_long(self, size: int, number: int, there: memoryview) -> None:
+        """Keep the beginning of a long frame, which is all there is."""
         self._long, self._long_number, self._filled = np.empty(size, np.uint8).data, number, 0
-        with memoryview(self._bytes)[at:] as there:
+        with there:
             self._fill(self._long, there)
-        return len(self._bytes)
 
     def _fill(self, long: memoryview, piece: memoryview) -> memoryview:
         """Add bytes to a long frame; returns those behind it."""

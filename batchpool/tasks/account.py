@@ -55,6 +55,10 @@ class Account:
         """True if this origin has open tasks."""
         return origin in self._open_of
 
+    def queued(self, model: str) -> int:
+        """The tasks of a model that wait, for their turn or for their time."""
+        return self._tasks.get((model, TaskState.QUEUED), 0)
+
     def models(self) -> set[str]:
         """The models with open tasks."""
         return {model for model, state in self._tasks if not state.has_ended}

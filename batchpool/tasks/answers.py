@@ -170,30 +170,36 @@ class TaskAnswers:
 
     async def submit(self, messages: Sequence[SubmitTask]) -> list[TaskReply]:
         """The replies to new tasks that came together, once those that are kept are on the disk."""
-        asked = [self._new_task(message) for message in messages]
+        now_ms = self._clock_ms()
+        asked = [self._new_task(message, now_ms) for message in messages]
         tasks = [task for task in asked if isinstance(task, NewTask)]
         for model in {task.model for task in tasks}:
             self._runner.submitted(model)  # now, so that they are claimed with the same commit
         opened = [task.id for task in tasks if self._ends.opened(task.id, task.principal)]
         puts = await self._committer.ask_each("put", tasks)
-        new = {
-            task.id
-            for task, put in zip(tasks, puts, strict=True)
-            if isinstance(put, Put) and put.outcome is PutOutcome.NEW
-        }
-        self._ends.tell([identifier for identifier in opened if identifier not in new])
-        found = iter(puts)
-        return [
-            self._put(task, next(found)) if isinstance(task, NewTask) else task for task in asked
-        ]
+        new: set[str] = set()
+        replies: list[TaskReply] = []
+        for task, put in zip(tasks, puts, strict=True):
+            if isinstance(put, Put) and put.outcome is PutOutcome.NEW and put.task is not None:
+                new.add(task.id)
+                replies.append(TaskSubmitted(put.task))
+            else:
+                replies.append(self._put(task, put))
+        self._metrics.counts["submitted"] += len(new)
+        if len(new) < len(opened):
+            self._ends.tell([identifier for identifier in opened if identifier not in new])
+        if len(tasks) == len(asked):
+            return replies
+        found = iter(replies)
+        return [next(found) if isinstance(task, NewTask) else task for task in asked]
 
-    def _new_task(self, message: SubmitTask) -> NewTask | TaskRefused:
+    def _new_task(self, message: SubmitTask, now_ms: int) -> NewTask | TaskRefused:
         try:
-            return self._checked(message)
+            return self._checked(message, now_ms)
         except Exception as exc:
             return refused(exc)
 
-    def _checked(self, message: SubmitTask) -> NewTask:
+    def _checked(self, message: SubmitTask, now_ms: int) -> NewTask:
         packed, answer = bytes(message.input), bytes(message.answer)
         settings = self._settings
         if len(packed) > settings.most_body_bytes:
@@ -202,7 +208,6 @@ class TaskAnswers:
                 f" {settings.most_body_bytes} are kept (task_max_body_mib): send fewer rows"
             )
         own_ms = message.timeout_ms
-        now_ms = self._clock_ms()
         deadline_ms = now_ms + min(settings.max_age_ms, own_ms or settings.max_age_ms)
         key = fingerprint = b""
         if message.key:
@@ -220,7 +225,7 @@ class TaskAnswers:
         )  # fmt: skip
 
     def _put(self, task: NewTask, put: Put | BaseException) -> TaskReply:
-        """The reply for what the store says of a new task."""
+        """The reply for what the store says of a task that it has not kept as a new one."""
         try:
             if isinstance(put, BaseException):
                 raise put
@@ -230,8 +235,6 @@ class TaskAnswers:
 
     def _submitted(self, task: NewTask, put: Put) -> TaskSubmitted:
         match put.outcome:
-            case PutOutcome.NEW:
-                self._metrics.counts["submitted"] += 1
             case PutOutcome.MISMATCH:
                 raise IdempotencyMismatch(
                     "this Idempotency-Key came with another request before; a new key was expected"

@@ -25,6 +25,7 @@ from batchpool.tasks.record import (
     Again,
     ClaimedTask,
     Ended,
+    NewTask,
     Reclaimed,
     TaskState,
     Want,
@@ -95,9 +96,36 @@ class Claims:
         self._ttl_ms = ttl_ms
         self._owner = os.urandom(8)
         self._held: dict[str, _Held] = {}  # running; what is not here is looked up
+        self._begun: dict[str, list[ClaimedTask]] = {}  # by model, until they are taken
+
+    @property
+    def owner(self) -> bytes:
+        """The name in the rows of its claims."""
+        return self._owner
+
+    def may_begin(self, want: Want, tasks: Sequence[NewTask]) -> bool:
+        """True if these new tasks are all that a claim would find, and not more than it takes."""
+        return (
+            len(tasks) <= want.tasks
+            and not self._account.queued(want.model)
+            and sum([len(task.input) for task in tasks]) <= want.bytes
+        )
+
+    def begin(self, first: int, tasks: Sequence[NewTask], now_ms: int) -> None:
+        """New tasks run from now on, as the rows from `first` on say."""
+        for n, task in enumerate(tasks, first):
+            is_long = len(task.input) > LONG_BYTES
+            self._hold(task.id, _Held(n, 1, task.model, task.holder, is_long, size_of(task.input)))
+            self._begun.setdefault(task.model, []).append(_first_claim(task, now_ms))
+
+    def begun(self, model: str) -> list[ClaimedTask]:
+        """The tasks that have begun since the last call."""
+        return self._begun.pop(model, [])
 
     def take(self, want: Want, now_ms: int) -> list[ClaimedTask]:
         """Claim tasks whose time has come."""
+        if not self._account.queued(want.model):
+            return []
         self._queue_due(want, now_ms)
         found, turn = self._next_fresh(want, now_ms) or self._next(want, now_ms)
         if not found:
@@ -122,12 +150,7 @@ class Claims:
         found = []
         for n, task in zip(numbers, tasks, strict=True):
             self._hold(task.id, _Held(n, 1, task.model, task.holder, False, size_of(task.input)))
-            found.append(
-                ClaimedTask(
-                    task.id, task.model, 1, 0, 0, task.rows, task.input, task.answer,
-                    task.submitted_ms, now_ms,
-                )
-            )  # fmt: skip
+            found.append(_first_claim(task, now_ms))
         return found, max(turns)
 
     def _next(self, want: Want, now_ms: int) -> tuple[list[ClaimedTask], int]:
@@ -156,6 +179,7 @@ class Claims:
     def forget_all(self) -> None:
         """A transaction is undone, so that nothing is known for certain."""
         self._held.clear()
+        self._begun.clear()
 
     def _queue_due(self, want: Want, now_ms: int) -> None:
         """Let tasks whose time has come join their callers' lines."""
@@ -261,6 +285,13 @@ class Claims:
         for model, origin in found:
             self._account.move(model, origin, TaskState.RUNNING, TaskState.QUEUED)
         return bool(found)
+
+
+def _first_claim(task: NewTask, now_ms: int) -> ClaimedTask:
+    """A task that no claim had before."""
+    return ClaimedTask(
+        task.id, task.model, 1, 0, 0, task.rows, task.input, task.answer, task.submitted_ms, now_ms
+    )
 
 
 def _ended_row(end: Ended, n: int) -> tuple[Any, ...]:

@@ -1,8 +1,10 @@
 """Group commit: what many callers ask of the store in one turn of the loop goes there together.
 
 The store runs in one thread. While that one commits, questions gather; the next group takes all of
-them, up to a size, in one transaction. So a commit is shared by as many as come while another one
-lasts, and nobody waits for company.
+them, up to a size, in one transaction. A commit costs a disk and two processors the same for one
+task as for ten, so the store rests after each one as long as it took, two milliseconds at most, and
+less where many wait: at a rate that it could just serve one by one, questions share commits too.
+After a rest nobody waits for company.
 
 Where a group meets a full disk, new tasks are refused, and everything else in it is tried once more
 by itself, in ever smaller groups: what has been taken is to end. A group that fails otherwise is
@@ -19,11 +21,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
 
-from batchpool.tasks.record import Want
+from batchpool.tasks.record import Claimed, ClaimedTask, Want
 from batchpool.tasks.store import StoreAway, StoreFull, TaskStore
 
 MOST_TASKS = 256
 MOST_BYTES = 4 * 2**20
+REST_MOST_S = 0.002
+ENOUGH = 64  # questions that end a rest
 LEAST_TASKS = 16  # of each kind that waits, however many of the kinds before it do
 # What ends and makes room comes before what is new.
 _ORDER = ("finish", "retry", "cancel", "put", "look", "collect", "mark_read", "claim")
@@ -69,17 +73,27 @@ class CommitTimes(Protocol):
 class Committer:
     """Groups the questions to one store, which its thread alone uses.
 
-    clock_ms: Unix time. noted: gets the time of each group. Awaiting an answer raises StoreFull or
-    StoreAway.
+    clock_ms: Unix time. noted: gets the time of each group. rest_most_s: the longest rest after
+    one. Awaiting an answer raises StoreFull or StoreAway.
     """
 
-    def __init__(self, store: TaskStore, clock_ms: Callable[[], int], noted: CommitTimes) -> None:
+    def __init__(
+        self,
+        store: TaskStore,
+        clock_ms: Callable[[], int],
+        noted: CommitTimes,
+        rest_most_s: float = REST_MOST_S,
+    ) -> None:
         self._store = store
         self._clock_ms = clock_ms
         self._noted = noted
         self._thread = ThreadPoolExecutor(1, "task-store")
         self._waiting: dict[str, list[Entry]] = {kind: [] for kind in _ORDER}
         self._commits: asyncio.Task[None] | None = None
+        self._rest_most_s = rest_most_s
+        self._took_s = 0.0  # the last group
+        self._rested_s = 0.0  # by the loop's clock: when the rest after the last group is over
+        self._rest: asyncio.Future[None] | None = None
 
     async def ask(self, kind: str, entry: Any) -> Any:
         """The store's answer for one entry of the method `kind`, which takes a group of them."""
@@ -100,6 +114,8 @@ class Committer:
             return []
         question = _Question(len(entries), asyncio.get_running_loop().create_future())
         self._waiting[kind] += [(entry, question, place) for place, entry in enumerate(entries)]
+        if self._rest is not None and self._has_enough():
+            _end(self._rest)
         if self._commits is None:
             self._commits = asyncio.create_task(self._commit_all())
         return await question.future
@@ -120,12 +136,31 @@ class Committer:
         loop = asyncio.get_running_loop()
         # A turn of the loop, in which the questions of other connections join.
         await asyncio.sleep(0)
-        while group := self._take():
+        while any(self._waiting.values()):
+            await self._until_rested(loop)
+            group = self._take()
             answers = await loop.run_in_executor(self._thread, self._answered, group)
+            self._rested_s = loop.time() + min(self._took_s, self._rest_most_s)
             for (_, entries), found in zip(group, answers, strict=True):
                 for (_, question, place), answer in zip(entries, found, strict=True):
                     question.answer(place, answer)
         self._commits = None
+
+    async def _until_rested(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let questions gather until the rest is over, or they are enough."""
+        left_s = self._rested_s - loop.time()
+        if left_s <= 0 or self._has_enough():
+            return
+        self._rest = loop.create_future()
+        timer = loop.call_later(left_s, _end, self._rest)
+        try:
+            await self._rest
+        finally:
+            timer.cancel()
+            self._rest = None
+
+    def _has_enough(self) -> bool:
+        return self._rest_most_s <= 0 or sum(map(len, self._waiting.values())) >= ENOUGH
 
     def _take(self) -> list[tuple[str, list[Entry]]]:
         """The next group, by kind in the store's order."""
@@ -150,20 +185,50 @@ class Committer:
         begun_s = time.monotonic()
         try:
             with self._store.group():
-                answers = [self._answers(kind, entries) for kind, entries in group]
+                answers = self._answers_of_all(group)
         except Exception as exc:
             answers = [self._apart(kind, entries, exc) for kind, entries in group]
-        self._noted(time.monotonic() - begun_s)
+        self._took_s = time.monotonic() - begun_s
+        self._noted(self._took_s)
         return answers
+
+    def _answers_of_all(self, group: Sequence[tuple[str, list[Entry]]]) -> list[list[Any]]:
+        """The store's answers to a group, of which new tasks and wants are one step."""
+        kinds = dict(group)
+        if "put" not in kinds or "claim" not in kinds:
+            return [self._answers(kind, entries) for kind, entries in group]
+        found: dict[str, list[Any]] = {}
+        for kind, entries in group:
+            if kind == "put":
+                wants = [want for want, _, _ in kinds["claim"]]
+                tasks = [task for task, _, _ in entries]
+                now_ms = self._clock_ms()
+                found["put"], claims = self._store.put_and_claim(tasks, wants, now_ms)
+                found["claim"] = self._claimed(wants, claims)
+            elif kind != "claim":
+                found[kind] = self._answers(kind, entries)
+        return [found[kind] for kind in kinds]
 
     def _answers(self, kind: str, entries: Sequence[Entry]) -> list[Any]:
         """The store's answers to entries of one kind."""
         method = getattr(self._store, kind)
         given = [entry for entry, _, _ in entries]
         if kind == "claim":  # one list for all wants: each gets its own
-            return [method([want], self._clock_ms()) for want in given]
+            claims = [method([want], self._clock_ms()) for want in given]
+            return self._claimed(given, claims)
         found: list[Any] = method(given, self._clock_ms())
         return found
+
+    def _claimed(
+        self, wants: Sequence[Want], claims: Sequence[Sequence[ClaimedTask]]
+    ) -> list[Claimed]:
+        """The tasks of each want, and when there are more: where as many as were wanted came, at
+        once."""
+        due: dict[str, int | None] = {want.model: 0 for want in wants}
+        spent = [w.model for w, tasks in zip(wants, claims, strict=True) if len(tasks) < w.tasks]
+        if spent:
+            due.update(zip(spent, self._store.next_due_ms(spent), strict=True))
+        return [Claimed(tasks, due[want.model]) for want, tasks in zip(wants, claims, strict=True)]
 
     def _apart(self, kind: str, entries: Sequence[Entry], exc: Exception) -> list[Any]:
         """The answers of entries whose group failed: by themselves, but for new tasks on a full
@@ -192,8 +257,16 @@ class Committer:
 
     async def close(self) -> None:
         """Commit what waits, and close the store."""
+        self._rest_most_s = 0.0
+        if self._rest is not None:
+            _end(self._rest)
         if self._commits is not None:
             await self._commits
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, self._store.close)
         self._thread.shutdown()
+
+
+def _end(rest: asyncio.Future[None]) -> None:
+    if not rest.done():
+        rest.set_result(None)

@@ -77,17 +77,13 @@ class Ends:
     def tell(self, ids: Iterable[str]) -> None:
         """These tasks have ended."""
         for identifier in ids:
-            self.tell_result(identifier, None)
+            for listener in self.ended(identifier):
+                listener(None)
 
-    def tell_result(self, identifier: str, result: TaskResult | None) -> None:
-        """A task has ended with this result; None where it has to be looked at."""
+    def ended(self, identifier: str) -> Sequence[Listener]:
+        """A task has ended: those who wait for that, each of whom is to be told."""
         self._principals.pop(identifier, None)
-        for listener in tuple(self._listeners.get(identifier, ())):
-            listener(result)
-
-    def is_awaited(self, identifier: str) -> bool:
-        """True while somebody waits for the end of this task."""
-        return identifier in self._listeners
+        return tuple(self._listeners.get(identifier, ()))
 
     def tell_all(self) -> None:
         """Wake everybody: the process stops."""

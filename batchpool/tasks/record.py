@@ -16,6 +16,7 @@ import enum
 import hashlib
 import re
 from base64 import b32hexdecode
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -210,6 +211,15 @@ class ClaimedTask(msgspec.Struct, frozen=True, gc=False):
     answer: bytes
     submitted_ms: int
     started_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The answer to a want. due_ms: when the first of the tasks that are left may run, 0 for at
+    once; None where none is queued."""
+
+    tasks: Sequence[ClaimedTask]
+    due_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,12 @@ class RedisStore:
         self._open()
         return [task for want in wants for task in self._claims.take(want, now_ms)]
 
+    def put_and_claim(
+        self, tasks: Sequence[NewTask], wants: Sequence[Want], now_ms: int
+    ) -> tuple[list[Put], list[list[ClaimedTask]]]:
+        puts = self.put(tasks, now_ms)
+        return puts, [self.claim([want], now_ms) for want in wants]
+
     def reclaim(self, now_ms: int) -> Reclaimed:
         with self.group():
             return self._claims.take_over(now_ms)

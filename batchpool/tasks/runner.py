@@ -22,6 +22,7 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.tasks.committer import Committer
 from batchpool.tasks.engine import Engine
 from batchpool.tasks.judgement import OtherInputs, judge
+from batchpool.tasks.known_form import KnownForms
 from batchpool.tasks.metrics import TaskMetrics
 from batchpool.tasks.record import (
     ClaimedTask,
@@ -62,6 +63,7 @@ class _Model:
     rows: int = 0
     facts: ModelFacts | None = None
     codec: Codec | None = None
+    forms: KnownForms | None = None
 
 
 class Runner:
@@ -165,7 +167,7 @@ class Runner:
         return max(0, window - model.rows) // batch * batch
 
     async def _claim(self) -> bool:
-        """Claim and start what there is room for; False if there was nothing."""
+        """Claim and start what there is room for; False if there was nothing to ask for."""
         now_ms = self._clock_ms()
         wants = []
         for name, model in self._models.items():
@@ -179,33 +181,19 @@ class Runner:
             self._models[want.model].due_ms = None  # unless one is submitted meanwhile
         # Each with its own end: they may be of two commits, of which one fails.
         claims = await self._committer.ask_each("claim", wants)
-        spent, failed = [], None
+        failed = None
         for want, found in zip(wants, claims, strict=True):
             if isinstance(found, BaseException):
                 failed = found
-            elif found:
-                self._start(found)
-            else:
-                spent.append(want.model)
+                self.submitted(want.model)  # to be tried again
                 continue
-            self.submitted(want.model)  # there may be more, or it is tried again
-        if spent:
-            await self._due_again(spent)
+            if found.tasks:
+                self._start(found.tasks)
+            if found.due_ms is not None:
+                self.submitted(want.model, found.due_ms)
         if failed is not None:
             raise failed
-        return len(spent) < len(wants)
-
-    async def _due_again(self, names: Sequence[str]) -> None:
-        """Learn when the next tasks of these models may run, of which none may now."""
-        try:
-            due = await self._committer.run(lambda store, now_ms: store.next_due_ms(names))
-        except (StoreFull, StoreAway):
-            for name in names:
-                self.submitted(name)
-            raise
-        for name, due_ms in zip(names, due, strict=True):
-            if due_ms is not None:
-                self.submitted(name, due_ms)
+        return True
 
     # -- calls --------------------------------------------------------------------------
 
@@ -241,24 +229,26 @@ class Runner:
             await asyncio.gather(*(self._judge(task, exc) for task in tasks))
             return
         assert model.facts is not None
-        spec = model.facts.spec
+        assert model.forms is not None
+        forms, spec = model.forms, model.facts.spec
         known = {word for t in spec.outputs for word in (t.name, t.sizes_name)}
         read = []
         for task in tasks:
             try:
-                found = read_task(task)
+                found = read_task(task, forms)
             except Exception as exc:  # of a damaged store; it must not keep the others from ending
                 await self._ends.failed(task, _unreadable(exc), InternalError.code)
                 continue
-            gone = [choice.name for choice in found.request.outputs if choice.name not in known]
-            if gone:
-                error = NotFound(f"model {name!r} has no output {gone[0]!r} any more")
-                await self._judge(task, error)
-            else:
-                read.append(found)
+            if found.form is None:
+                gone = [choice.name for choice in found.outputs if choice.name not in known]
+                if gone:
+                    error = NotFound(f"model {name!r} has no output {gone[0]!r} any more")
+                    await self._judge(task, error)
+                    continue
+            read.append(found)
         for call in in_calls(read, model.facts.max_batch):
             ids = [task.task.id for task in call]
-            rows = sum(task.rows.n for task in call)
+            rows = sum([task.n for task in call])
             self._track(self._run_call(name, call), model, rows, ids)
 
     async def _learn(self, name: str, model: _Model) -> None:
@@ -268,6 +258,7 @@ class Runner:
             return
         if model.facts is None or facts.spec != model.facts.spec:
             model.codec = Codec(facts.spec)
+            model.forms = KnownForms(model.codec, facts.spec)
         model.facts = facts
 
     async def _run_call(self, name: str, call: Sequence[ReadTask]) -> None:
@@ -279,7 +270,7 @@ class Runner:
             outputs = await self._engine.infer(
                 name,
                 stacked(call, spec.inputs),
-                call[0].rows.parameters,
+                {} if call[0].form is not None else call[0].rows.parameters,
                 wanted_outputs(call, spec),
             )
         except PoolError as exc:
@@ -299,13 +290,16 @@ class Runner:
         first = 0
         done: list[tuple[ClaimedTask, TaskAnswer]] = []
         failed: list[tuple[ClaimedTask, PoolError]] = []
+        found: TaskAnswer | PoolError | None
         for task in call:
-            found = await self._answered(model, task, answer_rows(outputs, spec, first, task))
+            found = None if task.form is None else task.form.answer(outputs, first)
+            if found is None:
+                found = await self._answered(model, task, answer_rows(outputs, spec, first, task))
             if isinstance(found, PoolError):
                 failed.append((task.task, found))
             else:
                 done.append((task.task, found))
-            first += task.rows.n
+            first += task.n
         await asyncio.gather(
             self._ends.done(done), *(self._judge(task, error) for task, error in failed)
         )
@@ -317,7 +311,8 @@ class Runner:
         if isinstance(found, PoolError):
             return found
         assert model.codec is not None
-        codec, request = model.codec, task.request
+        codec = model.codec
+        request = task.request if task.form is None else task.form.request
         try:
             if sum(array.nbytes for array in found.values()) > _LONG_BYTES:
                 headers, body = await asyncio.to_thread(codec.encode, request, found)

@@ -47,9 +47,9 @@ class _Connection(asyncio.Protocol):
         results: list[tuple[CollectResult, Reply]] = []
         try:
             for number, message in self._frames.feed(data):
-                if isinstance(message, SubmitTask):
+                if type(message) is SubmitTask:
                     new.append((number, message))
-                elif isinstance(message, CollectResult):
+                elif type(message) is CollectResult:
                     results.append((message, partial(self._reply_result, number)))
                 else:
                     self._start(self._answer(number, message))

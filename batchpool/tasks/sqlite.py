@@ -32,6 +32,7 @@ from batchpool.tasks.expiry import Expiry
 from batchpool.tasks.fresh_tasks import FreshTasks
 from batchpool.tasks.intake import Intake
 from batchpool.tasks.letter_box import LetterBox
+from batchpool.tasks.lookups import Lookups
 from batchpool.tasks.record import (
     TOKEN_BYTES,
     Again,
@@ -45,7 +46,6 @@ from batchpool.tasks.record import (
     Reclaimed,
     StoreCounts,
     StoreLimits,
-    TaskAnswer,
     TaskState,
     Want,
     task_id,
@@ -57,7 +57,6 @@ from batchpool.tasks.task_rows import (
     COLLECTED,
     FORM,
     form_of,
-    headers_of,
     in_parts,
 )
 from batchpool.tasks.transactions import Transactions
@@ -102,6 +101,7 @@ class SqliteStore:
                 self._db, self._files, self._disk, self._committed, self._undone
             )
             self._account, self._turns = Account(), Turns()
+            self._lookups = Lookups(self._db, self._files)
             self._letters = LetterBox(self._db, self._files, limits.bytes)
             self._load()
         except BlockingIOError:
@@ -123,7 +123,7 @@ class SqliteStore:
             limits.result_ttl_ms,
         )  # fmt: skip
         self._intake = Intake(
-            self._db, self._files, self._account, self._turns, self._fresh, limits,
+            self._db, self._files, self._account, self._turns, self._fresh, self._claims, limits,
             self._committed_bytes,
         )  # fmt: skip
         self._expiry = Expiry(
@@ -209,6 +209,28 @@ class SqliteStore:
         with self.group():
             return [task for want in wants for task in self._claims.take(want, now_ms)]
 
+    def put_and_claim(
+        self, tasks: Sequence[NewTask], wants: Sequence[Want], now_ms: int
+    ) -> tuple[list[Put], list[list[ClaimedTask]]]:
+        with self.group():
+            new: dict[str, list[NewTask]] = {}
+            for task in tasks:
+                new.setdefault(task.model, []).append(task)
+            begin = {w.model for w in wants if self._claims.may_begin(w, new.get(w.model, ()))}
+            found: dict[int, Put] = {}
+            for at_once in (True, False):
+                places = [n for n, t in enumerate(tasks) if (t.model in begin) is at_once]
+                if places:
+                    part, room = [tasks[n] for n in places], self._disk.has_room()
+                    puts = self._intake.put(part, now_ms, room=room, at_once=at_once)
+                    found.update(zip(places, puts, strict=True))
+            claims = [
+                self._claims.begun(want.model) if want.model in begin
+                else self._claims.take(want, now_ms)
+                for want in wants
+            ]  # fmt: skip
+            return [found[n] for n in range(len(tasks))], claims
+
     def reclaim(self, now_ms: int) -> Reclaimed:
         most, tasks = _TAKEN_OVER_AT_ONCE, 0
         lost: tuple[ClaimedTask, ...] = ()
@@ -237,35 +259,13 @@ class SqliteStore:
     # -- callers ------------------------------------------------------------------------
 
     def look(self, ids: Sequence[str], now_ms: int) -> list[KeptTask | None]:
-        return [self._look(identifier) for identifier in ids]
-
-    def _look(self, identifier: str) -> KeptTask | None:
-        found = self._rows(f"SELECT {FORM}, principal FROM tasks WHERE id = ?", identifier)
-        return KeptTask(form_of(found[0]), found[0][-1]) if found else None
+        return [self._lookups.task(identifier) for identifier in ids]
 
     def collect(self, ids: Sequence[str], now_ms: int) -> list[KeptResult | None]:
-        return [self._collect(identifier) for identifier in ids]
-
-    def _collect(self, identifier: str) -> KeptResult | None:
-        found = self._rows(
-            f"SELECT {FORM}, state, principal, status, headers, body_file, body"
-            " FROM tasks WHERE id = ?", identifier
-        )  # fmt: skip
-        if not found:
-            return None
-        state, principal, status, headers, is_long, body = found[0][-6:]
-        form = form_of(found[0])
-        if not TaskState(state).has_ended:
-            return KeptResult(form, principal, None)
-        answer = TaskAnswer(status, headers_of(headers), body or b"")
-        return KeptResult(form, principal, answer, bool(is_long))
+        return [self._lookups.result(identifier) for identifier in ids]
 
     def body(self, identifier: str) -> bytes | None:
-        found = self._rows("SELECT 1 FROM tasks WHERE id = ? AND body_file", identifier)
-        try:
-            return self._files.read(f"{identifier}.out") if found else None
-        except FileNotFoundError:  # somebody has removed it; the store is well otherwise
-            return None
+        return self._lookups.body(identifier)
 
     def mark_read(self, ids: Sequence[str], now_ms: int) -> list[None]:
         if self._limits.evict_on_read:
@@ -342,6 +342,8 @@ class SqliteStore:
         return [self._next_due_ms(model) for model in models]
 
     def _next_due_ms(self, model: str) -> int | None:
+        if not self._account.queued(model):
+            return None
         queued = "FROM tasks WHERE state = 0 AND model = ? AND turn IS"
         if self._rows(f"SELECT 1 {queued} NOT NULL LIMIT 1", model):
             return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,38 +12,68 @@ from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.ragged import padded, separate
 from batchpool.core.tensors.rows import Rows
 from batchpool.core.tensors.spec import ModelSpec, Tensor
+from batchpool.tasks.known_form import KnownForm, KnownForms
 from batchpool.tasks.record import ClaimedTask
-from batchpool.wire.request import InferRequest
+from batchpool.wire.request import InferRequest, OutputChoice
 from batchpool.wire.task_form import unpack_answer, unpack_input
 
 
-@dataclass(slots=True)
 class ReadTask:
-    """A claimed task with its rows. request: as its caller sent it."""
+    """A claimed task with its n rows. key: equal for tasks that may run in one call. form: that of
+    others, where it has one."""
 
-    task: ClaimedTask
-    request: InferRequest
+    __slots__ = ("_request", "form", "key", "n", "task")
+
+    def __init__(
+        self, task: ClaimedTask, n: int, key: object,
+        request: InferRequest | None = None, form: KnownForm | None = None,
+    ) -> None:  # fmt: skip
+        self.task = task
+        self.n = n
+        self.key = key
+        self.form = form
+        self._request = request
+
+    @property
+    def request(self) -> InferRequest:
+        """As its caller sent it."""
+        if self._request is None:
+            self._request = _request_of(self.task)
+        return self._request
 
     @property
     def rows(self) -> Rows:
         return self.request.rows
 
-    def key(self) -> object:
-        """Equal for tasks that may run in one call: rows of different sizes have their own."""
-        rows = self.rows
-        if rows.sizes:
-            return self.task.id
-        if len(rows.tensors) == 1 and not rows.parameters and len(self.request.outputs) == 1:
-            ((name, array),) = rows.tensors.items()
-            return name, array.dtype, array.shape[1:], self.request.outputs[0].name
-        shapes = tuple((n, a.dtype.str, a.shape[1:]) for n, a in sorted(rows.tensors.items()))
-        parameters = tuple(sorted((name, repr(value)) for name, value in rows.parameters.items()))
-        return shapes, parameters, frozenset(choice.name for choice in self.request.outputs)
+    @property
+    def outputs(self) -> tuple[OutputChoice, ...]:
+        """Those that its caller asked for."""
+        return (self.request if self.form is None else self.form.request).outputs
 
 
-def read_task(task: ClaimedTask) -> ReadTask:
-    """A claimed task with its rows."""
-    return ReadTask(task, unpack_answer(task.answer, unpack_input(task.input)))
+def read_task(task: ClaimedTask, forms: KnownForms) -> ReadTask:
+    """A claimed task with its rows. forms: of its model."""
+    form = forms.find(task)
+    if form is not None:
+        return ReadTask(task, form.n, form.key, form=form)
+    request = _request_of(task)
+    key = _key(task, request)
+    forms.learn(task, request, key)
+    return ReadTask(task, request.rows.n, key, request)
+
+
+def _request_of(task: ClaimedTask) -> InferRequest:
+    return unpack_answer(task.answer, unpack_input(task.input))
+
+
+def _key(task: ClaimedTask, request: InferRequest) -> object:
+    """Equal for tasks that may run in one call: rows of different sizes have their own."""
+    rows = request.rows
+    if rows.sizes:
+        return task.id
+    shapes = tuple((n, a.dtype.str, a.shape[1:]) for n, a in sorted(rows.tensors.items()))
+    parameters = tuple(sorted((name, repr(value)) for name, value in rows.parameters.items()))
+    return shapes, parameters, frozenset(choice.name for choice in request.outputs)
 
 
 def in_calls(tasks: Iterable[ReadTask], most_rows: int) -> list[list[ReadTask]]:
@@ -53,13 +82,13 @@ def in_calls(tasks: Iterable[ReadTask], most_rows: int) -> list[list[ReadTask]]:
     calls: list[list[ReadTask]] = []
     open_calls: dict[object, tuple[list[ReadTask], int]] = {}
     for task in tasks:
-        key = task.key()
+        key = task.key
         call, rows = open_calls.get(key, ([], 0))
-        if not call or rows + task.rows.n > most_rows:
+        if not call or rows + task.n > most_rows:
             call, rows = [], 0
             calls.append(call)
         call.append(task)
-        open_calls[key] = call, rows + task.rows.n
+        open_calls[key] = call, rows + task.n
     return calls
 
 
@@ -85,6 +114,11 @@ def _has_form(tensor: Tensor, array: Array) -> bool:
 
 def stacked(call: Sequence[ReadTask], inputs: Iterable[Tensor]) -> dict[str, Any]:
     """The inputs of a call: of each an array of all rows, or a list where rows differ in size."""
+    form = call[0].form
+    if form is not None and all(task.form is form for task in call):
+        names = {tensor.name for tensor in inputs}
+        rows = form.rows_of([task.task.input for task in call])
+        return {form.name: rows} if form.name in names else {}
     found: dict[str, Any] = {}
     for tensor in inputs:
         name = tensor.name
@@ -100,9 +134,10 @@ def stacked(call: Sequence[ReadTask], inputs: Iterable[Tensor]) -> dict[str, Any
 
 
 def wanted_outputs(call: Sequence[ReadTask], spec: ModelSpec) -> list[str]:
-    """The outputs that a call is asked for, in the model's order. The sizes of an output's rows,
-    which a caller may ask for by name, are known with the output."""
-    asked = {choice.name for task in call for choice in task.request.outputs}
+    """The outputs that a call is asked for, in the model's order: those of each of its tasks, by
+    their key. The sizes of an output's rows, which a caller may ask for by name, are known with the
+    output."""
+    asked = {choice.name for choice in call[0].outputs}
     return [t.name for t in spec.outputs if t.name in asked or t.sizes_name in asked]
 
 
@@ -115,8 +150,8 @@ def answer_rows(
     it is padded; `Tensor.sizes_name` has their sizes then, and where the caller asked for them.
     """
     found: dict[str, Array] = {}
-    n = task.rows.n
-    asked = {choice.name for choice in task.request.outputs}
+    n = task.n
+    asked = {choice.name for choice in task.outputs}
     for tensor in spec.outputs:
         if tensor.name not in outputs:
             continue

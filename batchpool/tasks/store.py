@@ -45,6 +45,7 @@ class StoreGone(StoreAway):
     """The store that is open is not at its place any more: another process has to open it anew."""
 
 
+# methods: one for each thing that is asked of a store
 class TaskStore(Protocol):
     """Keeps tasks, results and dead letters. It is used by one thread.
 
@@ -64,6 +65,12 @@ class TaskStore(Protocol):
     def claim(self, wants: Sequence[Want], now_ms: int) -> list[ClaimedTask]:
         """Take queued tasks whose time has come, in turns by caller; of each caller the oldest
         first. They run from now on. A store of several parts has turns in each of them."""
+
+    def put_and_claim(
+        self, tasks: Sequence[NewTask], wants: Sequence[Want], now_ms: int
+    ) -> tuple[list[Put], list[list[ClaimedTask]]]:
+        """As `put` and then `claim` of each want, in one step where the store has one: a new task
+        that is claimed in the transaction that keeps it was never queued."""
 
     def reclaim(self, now_ms: int) -> Reclaimed:
         """Queue tasks again whose owner has vanished, but for those that were lost too often."""

@@ -111,8 +111,10 @@ class TaskEnds:
                 self._metrics.counts["duplicate"] += 1
                 continue
             self._metrics.ended(task.model, (now_ms - task.submitted_ms) / 1000)
-            is_awaited = self._ends.is_awaited(task.id)
-            self._ends.tell_result(task.id, _result(task, end, now_ms) if is_awaited else None)
+            if listeners := self._ends.ended(task.id):
+                result = _result(task, end, now_ms)
+                for listener in listeners:
+                    listener(result)
         return accepted
 
     async def _write(self, kind: str, entries: Sequence[Ended | Again]) -> list[bool]:

@@ -14,12 +14,15 @@ from batchpool.tasks.record import NewTask, TaskAnswer, TaskState
 
 T = TypeVar("T")
 FORM = "id, state, model, attempts, submitted_ms, started_ms, finished_ms, code, error"
-INSERT = (
-    "INSERT INTO tasks (id, model, state, rows, caller, origin, principal, key, fingerprint,"
-    " submitted_ms, due_ms, turn, deadline_ms, own_deadline, input_file, size, answer, input)"
-    " VALUES "
+_COLUMNS = (
+    "id, model, state, rows, caller, origin, principal, key, fingerprint, submitted_ms, due_ms,"
+    " turn, deadline_ms, own_deadline, input_file, size, answer, input"
 )
+INSERT = f"INSERT INTO tasks ({_COLUMNS}) VALUES "
 INSERTED = "(?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # one row of it
+# The same of a task that is claimed as it comes.
+INSERT_RUNNING = f"INSERT INTO tasks ({_COLUMNS}, claims, owner, started_ms) VALUES "
+INSERTED_RUNNING = "(?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)"
 FINISH = (
     "UPDATE tasks SET state = ?, attempts = attempts + ?, finished_ms = ?, drop_ms = ?, code = ?,"
     " error = ?, status = ?, body_file = ?, size = ?, headers = ?, body = ?, input = NULL,"

@@ -20,10 +20,10 @@ class Codec:
     ConfigError for a spec whose parameter names the protocol keeps for itself.
     """
 
-    __slots__ = ("_bound", "_forms", "_frames")
+    __slots__ = ("_bound", "_forms", "_frames", "_tables")
 
     def __init__(self, spec: ModelSpec, version: str = "1", forms: WireForms = FORMS) -> None:
-        tables = ModelTables(spec, version)
+        tables = self._tables = ModelTables(spec, version)
         self._forms = forms
         self._bound: dict[str, BoundForm] = {form.name: form.bind(tables) for form in forms.entries}
         # Asked for with every answer, so it is found by one look-up.
@@ -59,6 +59,13 @@ class Codec:
         None where more goes into the answer than the row count.
         """
         return self._frames[request.form](request, n)
+
+    def with_own_outputs(self, request: InferRequest) -> InferRequest:
+        """A request that was kept elsewhere, as `parse` would give it: the outputs of one that asks
+        for all of them in binary are the model's own, by which `frame` knows it."""
+        if request.outputs == self._tables.all_binary:
+            request.outputs = self._tables.all_binary
+        return request
 
     def encode(
         self,

@@ -86,6 +86,24 @@ def unpack_input(packed: bytes) -> Rows:
     )
 
 
+def lone_tensor_place(packed: bytes) -> tuple[int, int] | None:
+    """Where the bytes of the only tensor begin and end; None where there are more, or none."""
+    tensors = _INPUT.decode(packed).tensors
+    if len(tensors) != 1:
+        return None
+    (tensor,) = tensors.values()
+    if tensor.data is None or not tensor.data.nbytes:
+        return None
+    start = _address(tensor.data) - _address(packed)
+    return start, start + tensor.data.nbytes
+
+
+def _address(data: bytes | memoryview) -> int:
+    """Of the memory of these bytes: what is decoded is a view of the whole."""
+    address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+    return address
+
+
 def pack_answer(request: InferRequest) -> bytes:
     """The bytes of all that decides how the answer to a request is written, but the rows."""
     plain = request.plain

@@ -84,8 +84,9 @@ def await_ready(process: subprocess.Popen[bytes], path: str, timeout_s: float = 
     raise RuntimeError("the pool did not get ready in time")
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time a process has used."""
-    with open(f"/proc/{pid}/stat", "rb") as stat:
+def cpu_seconds(pid: int, thread: int | None = None) -> float:
+    """User and system time a process has used, or one of its threads."""
+    path = f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat"
+    with open(path, "rb") as stat:
         fields = stat.read().rpartition(b")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

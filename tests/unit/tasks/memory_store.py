@@ -163,6 +163,12 @@ class MemoryStore:
                 found.append(self._claimed(kept, now_ms))
         return found
 
+    def put_and_claim(
+        self, tasks: Sequence[NewTask], wants: Sequence[Want], now_ms: int
+    ) -> tuple[list[Put], list[list[ClaimedTask]]]:
+        puts = self.put(tasks, now_ms)
+        return puts, [self.claim([want], now_ms) for want in wants]
+
     def _queue(self, kept: Kept) -> None:
         self._line_up(kept, is_idle=not self._account().has_open(kept.task.holder))
         self.tasks[kept.task.id] = kept

@@ -244,7 +244,7 @@ def test_who_waits_for_an_end_is_told_without_another_look(monkeypatch: pytest.M
         identifier = await desk.submit([1])
         async with running(desk):
             poll = asyncio.create_task(collect_later(desk, identifier))
-            await desk.until(lambda: desk.ends.is_awaited(identifier))
+            await desk.until(lambda: identifier in desk.ends.ids())
             await desk.until_state(identifier, "running")
             desk.engine.gate.set()
             told = await poll
@@ -267,10 +267,10 @@ def test_a_poll_that_waits_in_vain_tells_the_state_there_is() -> None:
             found = await collect(desk, identifier, wait_ms=5)
             assert (found.status, found.task.state) == (0, "running")
             poll = asyncio.create_task(collect(desk, identifier, wait_ms=20_000))
-            await desk.until(lambda: desk.ends.is_awaited(identifier))
+            await desk.until(lambda: identifier in desk.ends.ids())
             await desk.answers.answer(CancelTask(identifier))
             assert (await poll).task.state == "cancelled"
-            assert not desk.ends.is_awaited(identifier)
+            assert identifier not in desk.ends.ids()
 
     asyncio.run(scene())
 

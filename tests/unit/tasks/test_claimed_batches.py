@@ -27,3 +27,21 @@ def test_calls_are_whole_batches_while_there_are_as_many_tasks(slots: int) -> No
         assert sum(sizes) == len(ids)
 
     asyncio.run(scene())
+
+
+def test_a_lone_task_takes_the_store_two_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One keeps and claims it, one ends it, and nobody asks the store whether there is more."""
+
+    async def scene() -> None:
+        desk = Desk()
+        asked: list[object] = []
+        real = desk.committer.run
+        monkeypatch.setattr(desk.committer, "run", lambda work: (asked.append(work), real(work))[1])
+        async with running(desk):
+            await desk.until_state(await desk.submit([1]), "done")
+            commits, asked[:] = desk.store.commits, []
+            for number in range(3):
+                await desk.until_state(await desk.submit([number]), "done")
+            assert (desk.store.commits - commits, asked) == (6, [])
+
+    asyncio.run(scene())

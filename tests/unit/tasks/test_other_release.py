@@ -41,7 +41,7 @@ class OtherRelease(Desk):
 
 def task_of(name: str, array: Array) -> ReadTask:
     request = InferRequest(None, Rows(1, {name: array}, {}), (), None, 0, "json")
-    return ReadTask(ClaimedTask("t", "m", 1, 0, 0, 1, b"", b"", 0, 0), request)
+    return ReadTask(ClaimedTask("t", "m", 1, 0, 0, 1, b"", b"", 0, 0), 1, None, request)
 
 
 def test_a_task_of_a_model_that_only_others_serve_waits_for_them() -> None:

@@ -84,9 +84,9 @@ def test_an_asker_that_has_gone_waits_for_no_end(tmp_path: Path) -> None:
         server, asker = await served(desk, tmp_path)
         identifier = await desk.submit([1])
         asker.writer.write(frame_of(1, CollectResult(identifier, wait_ms=20_000)))
-        await desk.until(lambda: desk.ends.is_awaited(identifier))
+        await desk.until(lambda: identifier in desk.ends.ids())
         asker.writer.close()
-        await desk.until(lambda: not desk.ends.is_awaited(identifier))
+        await desk.until(lambda: identifier not in desk.ends.ids())
         await server.until_alone()
         await desk.committer.close()
 

@@ -41,7 +41,7 @@ async def main():
         assert rounds < 600, f"{len(done)} of {n} tasks have ended, and no more do"
         if not claimed:
             (claimed,) = await committer.ask_each("claim", [Want("m", 64, 2**30)])
-            claimed = claimed if isinstance(claimed, list) else []
+            claimed = list(claimed.tasks) if isinstance(claimed, Claimed) else []
         ends = [Ended(t.id, t.claim, TaskState.DONE, answer) for t in claimed]
         found = await committer.ask_each("finish", ends)
         over = [t.id for t, end in zip(claimed, found) if end is True]

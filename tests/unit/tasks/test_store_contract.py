@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -15,70 +13,12 @@ from batchpool.tasks.record import (
     Again,
     ClaimedTask,
     Ended,
-    NewTask,
     PutOutcome,
-    StoreLimits,
     TaskAnswer,
     TaskState,
     Want,
-    task_id,
 )
-from batchpool.tasks.redis_store import RedisStore
-from batchpool.tasks.sqlite import SqliteStore
-from batchpool.tasks.store import TaskStore
-from tests.redis_server import RedisServer, redis_server
-from tests.unit.tasks.memory_store import MemoryStore, Shelf
-
-NOW = 1_000_000
-LIMITS = StoreLimits(open=100, bytes=2**30, result_ttl_ms=1000, grace_ms=100, evict_on_read=True)
-OK = TaskAnswer(200, ((b"content-type", b"application/json"),), b"{}")
-Open = Callable[..., TaskStore]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture(params=["memory", "sqlite", "redis"])
-def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Opens the store, again and again: each time as the next owner, after the last one died."""
-    shelf, stores = Shelf(), []
-    if request.param == "redis":
-        server: RedisServer = request.getfixturevalue("server")
-        server.say("FLUSHALL")
-
-    def open_store(limits: StoreLimits = LIMITS) -> TaskStore:
-        if request.param == "memory":
-            return MemoryStore(shelf, limits)
-        if request.param == "redis":
-            # Without a lease all owners but the last have vanished.
-            return RedisStore(server.address, limits, lambda: NOW, lease_s=0.0)
-        if stores:
-            stores[-1].close()
-        stores.append(SqliteStore(tmp_path / "tasks", limits))
-        return stores[-1]
-
-    return open_store
-
-
-def new(number: int, *, model: str = "m", caller: str = "me", **more: object) -> NewTask:
-    identifier = task_id(NOW, number.to_bytes(16, "big"))
-    task = NewTask(
-        identifier, model, 1, b"input %d" % number, b"answer", caller, "", NOW, NOW + 10_000
-    )
-    return structs.replace(task, **more)
-
-
-def claimed(
-    store: TaskStore, n: int = 100, now_ms: int = NOW, model: str = "m"
-) -> list[ClaimedTask]:
-    return store.claim([Want(model, n, 2**30)], now_ms)
-
-
-def done(task: ClaimedTask, answer: TaskAnswer = OK) -> Ended:
-    return Ended(task.id, task.claim, TaskState.DONE, answer)
+from tests.unit.tasks.stores import LIMITS, NOW, OK, Open, claimed, done, new, state
 
 
 def failed(task: ClaimedTask) -> Ended:
@@ -86,11 +26,6 @@ def failed(task: ClaimedTask) -> Ended:
         task.id, task.claim, TaskState.FAILED, TaskAnswer(500, (), b"no"), code="model_error",
         error="no", facts={"batch": 7}, is_letter=True,
     )  # fmt: skip
-
-
-def state(store: TaskStore, identifier: str) -> str:
-    (found,) = store.look([identifier], NOW)
-    return "" if found is None else found.form.state
 
 
 def test_a_task_is_kept_and_run_and_collected(reopen: Open) -> None:

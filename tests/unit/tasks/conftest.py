@@ -25,7 +25,8 @@ def any_server() -> Iterator[RedisServer]:
 @pytest.fixture(params=["memory", "sqlite", "redis"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Opens the store, again and again: each time as the next owner, after the last one died."""
-    shelf, stores = Shelf(), []
+    shelf = Shelf()
+    stores: list[SqliteStore] = []
     if request.param == "redis":
         server: RedisServer = request.getfixturevalue("any_server")
         server.say("FLUSHALL")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from batchpool.control.task_messages import TaskForm
 from batchpool.tasks.body_files import BodyFiles
 from batchpool.tasks.record import KeptResult, KeptTask, TaskAnswer, TaskState
 from batchpool.tasks.task_rows import FORM, form_of, headers_of
@@ -14,8 +15,11 @@ _COLLECT = (
 )
 
 
+_LATEST = 100_000  # of so many numbers of tasks the listed ones are found
+
+
 class Lookups:
-    """Reads tasks by their ids."""
+    """Reads tasks by their ids, and the latest ones."""
 
     def __init__(self, db: sqlite3.Connection, files: BodyFiles) -> None:
         self._db = db
@@ -46,3 +50,14 @@ class Lookups:
             return self._files.read(f"{identifier}.out")
         except FileNotFoundError:  # somebody has removed it; the store is well otherwise
             return None
+
+    def latest(self, state: str, model: str, most: int) -> list[TaskForm]:
+        """The latest tasks, newest first. state, model: of these alone; "" for all."""
+        numbers = [kind.value for kind in TaskState if not state or kind.label == state]
+        rows = self._db.execute(
+            f"SELECT {FORM} FROM tasks WHERE state IN ({', '.join('?' * len(numbers))})"
+            " AND (? = '' OR model = ?) AND n > (SELECT coalesce(max(n), 0) FROM tasks) - ?"
+            " ORDER BY n DESC LIMIT ?",
+            (*numbers, model, model, _LATEST, most),
+        )
+        return [form_of(row) for row in rows.fetchall()]

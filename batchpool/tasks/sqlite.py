@@ -359,14 +359,7 @@ class SqliteStore:
         return StoreCounts(self._account.by_model(), kept, self.kept_bytes, oldest or 0)
 
     def list_tasks(self, state: str, model: str, most: int) -> list[TaskForm]:
-        numbers = [kind.value for kind in TaskState if not state or kind.label == state]
-        places = ", ".join("?" * len(numbers))
-        rows = self._rows(
-            f"SELECT {FORM} FROM tasks WHERE state IN ({places}) AND (? = '' OR model = ?)"
-            " AND n > (SELECT coalesce(max(n), 0) FROM tasks) - 100000 ORDER BY n DESC LIMIT ?",
-            *numbers, model, model, most,
-        )  # fmt: skip
-        return [form_of(row) for row in rows]
+        return self._lookups.latest(state, model, most)
 
     # -- dead letters -------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from batchpool.batches.own_folder import check_owner
 from batchpool.core.errors import StartError
 
 
@@ -38,6 +39,7 @@ def _try_folder(folder: Path, name: str) -> bool:
                 above = above.parent
             with tempfile.TemporaryDirectory(prefix=".batchpool-", dir=above):
                 return False
+        check_owner(folder)
         # The mode is the owner's to set, as serve does.
         folder.chmod(folder.stat().st_mode & 0o7777)
         with tempfile.TemporaryFile(dir=folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import sqlite3
 from pathlib import Path
 
@@ -32,6 +33,16 @@ def test_a_folder_that_cannot_be_used_is_told_with_what_to_do(tmp_path: Path) ->
     for folder in (Path("/proc/nope/tasks"), tmp_path / "file" / "tasks", tmp_path / "file"):
         with pytest.raises(StartError, match=rf"{folder} cannot be used: .* another state_dir"):
             check_task_folder(folder)
+
+
+def test_the_folder_of_another_user_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root could take it, and serve refuses it."""
+    monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 2)
+    for check in (check_task_folder, check_batch_folder):
+        with pytest.raises(StartError, match=r"It belongs to .*, and this pool runs as user 21"):
+            check(tmp_path)
 
 
 def test_the_folder_of_batches_is_tried_in_the_same_way(tmp_path: Path) -> None:

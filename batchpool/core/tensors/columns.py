@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping, Set
 from typing import Any
 
@@ -49,10 +48,8 @@ def rows_in_order(tensor: Tensor, value: Any) -> Any:
 
 
 def _is_masked(value: Any) -> bool:
-    # numpy imports numpy.ma when it is first asked for, in 10 ms or more: whoever has such an array
-    # has asked.
-    kind = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
-    return kind is not None and isinstance(value, kind)
+    # Told by its method: to name numpy.ma imports it, in 10 ms or more.
+    return isinstance(value, np.ndarray) and hasattr(value, "filled")
 
 
 def _unmasked(tensor: Tensor, array: np.ma.MaskedArray[Any, Any]) -> Array:

@@ -320,8 +320,9 @@ class _Round:
             self.wake_at_ns = min(self.wake_at_ns, until_ns)
         elif reason is _FULL:
             queued_ns = self.free_ns[number] - QUEUED_BEFORE_END_NS
-            most = most_in_flight(batches, self.workers[number].time, self.limits)
-            if self.now_ns < queued_ns and 0 < batches < most:
+            if self.now_ns < queued_ns and 0 < batches < most_in_flight(
+                batches, self.workers[number].time, self.limits
+            ):
                 self.wake_at_ns = min(self.wake_at_ns, queued_ns)
         elif batches == 1:
             soon_ns = max(self.now_ns if reason else until_ns, self._ends_soon_at(number))

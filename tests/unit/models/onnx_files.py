@@ -50,7 +50,7 @@ def mlp(folder: Path) -> Path:
 
 
 def mlp_with_weights_apart(folder: Path, name: str = "mlp.data") -> Path:
-    """The same, with its weights in a file of this name beside it."""
+    """The file of `mlp`, with its weights in a file of this name beside it."""
     path = mlp(folder)
     (folder / name).parent.mkdir(exist_ok=True)
     model = onnx.load(str(path))

@@ -22,7 +22,7 @@ import numpy as np
 import batchpool as bp
 from batchpool.models.decoder.model_folder import ModelFolder
 from batchpool.models.extras import check_weights, extra, folder_with
-from batchpool.models.pretrained import whole_model
+from batchpool.models.pretrained import keep_weights, whole_model
 from batchpool.models.tokens import Dtype, dtype_on
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class CausalLM(bp.Generator):
             dtype=getattr(torch, name),
             attn_implementation=attention,
         )
-        return model.to(device).eval()
+        return keep_weights(model.to(device).eval())
 
     def _build(self, model: Any, adds_mask: bool, device: torch.device) -> None:
         """Check the model, and make the engine."""

@@ -10,14 +10,18 @@ longest of them, and an output's dimension is cut back where an input has one of
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import batchpool as bp
 from batchpool.models.extras import extra, file_at
+from batchpool.models.files.json_files import check_no_lfs_pointer
 
 _DTYPES = {
     "tensor(float)": "float32",
@@ -27,6 +31,8 @@ _DTYPES = {
     **{f"tensor({name})": name for name in ("uint8", "uint16", "uint32", "uint64")},
 }
 _CUDA = "CUDAExecutionProvider"
+# The key and the tag of its value, in the order in which Protocol Buffers writes them.
+_LOCATION = re.compile(rb"\x0a\x08location\x12")
 
 
 class Onnx(bp.Model):
@@ -112,6 +118,12 @@ class Onnx(bp.Model):
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if not optimised:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        weights = _weights_apart(self._path) if optimised else {}  # until the session has a copy
+        if weights:
+            sizes = [content.size for content in weights.values()]
+            options.add_external_initializers_from_files_in_memory(
+                [*weights], [*weights.values()], sizes
+            )
         try:
             return onnxruntime.InferenceSession(str(self._path), options, providers=providers)
         except Exception as error:
@@ -151,6 +163,35 @@ class Onnx(bp.Model):
         )
         limit = self._max_bytes if dtype == "bytes" else None
         return bp.Tensor(node.name, dtype, shape, max_bytes=limit)
+
+
+def _weights_apart(path: Path) -> dict[str, npt.NDArray[np.uint8]]:
+    """The files beside a file of ONNX that have weights of it, by the names that it gives them.
+
+    A session that is handed them copies what it needs. One that opens them itself maps them for as
+    long as it lives, and whoever writes new ones over them, for the next reload, would change the
+    answers of the workers that still run, or end them.
+    """
+    with path.open("rb") as graph, mmap.mmap(graph.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+        names = {_text_at(raw, match.end()) for match in _LOCATION.finditer(raw)}
+    found: dict[str, npt.NDArray[np.uint8]] = {}
+    for name in sorted(names):
+        file = os.path.join(path.parent, name)
+        # What only looks like a name, in the midst of weights, is no file, however long it is.
+        if os.path.isfile(file) and os.path.getsize(file):
+            check_no_lfs_pointer(Path(file))
+            found[name] = np.memmap(file, np.uint8, "r")
+    return found
+
+
+def _text_at(raw: mmap.mmap, at: int) -> str:
+    """The text behind its length, which is written with seven bits a byte, the lower ones first."""
+    size, shift = 0, 0
+    for byte in raw[at : at + 2]:
+        at, size, shift = at + 1, size | (byte & 0x7F) << shift, shift + 7
+        if byte < 0x80:
+            break
+    return raw[at : at + size].decode(errors="replace")
 
 
 def _as_input(batch: bp.Batch, name: str) -> Any:

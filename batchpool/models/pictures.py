@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 _SCANS_MOST = 100  # of a JPEG; each costs a pass over all pixels, and ten are usual
+_SCANS_OF_LARGEST = 16  # of a JPEG with as many pixels as are allowed; smaller ones may have more
 _RATIO_MOST = 100  # of the sides: the shorter one is resized to a fixed size, the longer follows
 
 
@@ -24,11 +25,13 @@ def picture_of(raw: bytes, max_pixels: int) -> Image:
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit, which warns first; the one here refuses
-    if raw.startswith(b"\xff\xd8") and raw.count(b"\xff\xda") > _SCANS_MOST:
+    scans = raw.count(b"\xff\xda") if raw.startswith(b"\xff\xd8") else 0
+    if scans > _SCANS_MOST:
         raise bp.InvalidInput(f"image is a JPEG of more than {_SCANS_MOST} scans")
     try:
         opened = Image.open(io.BytesIO(raw), formats=FORMATS)
         _check_size(*opened.size, max_pixels)
+        _check_scans(scans, *opened.size, max_pixels)
         # Image.open decodes nothing; from here on it does.
         return ImageOps.exif_transpose(opened).convert("RGB")
     except (bp.InvalidInput, MemoryError):
@@ -50,4 +53,13 @@ def _check_size(width: int, height: int, max_pixels: int) -> None:
         raise bp.InvalidInput(
             f"image has {width} x {height} pixels; one side may be at most {_RATIO_MOST} times the"
             " other"
+        )
+
+
+def _check_scans(scans: int, width: int, height: int, max_pixels: int) -> None:
+    most = _SCANS_OF_LARGEST * max_pixels // max(1, width * height)
+    if scans > most:
+        raise bp.InvalidInput(
+            f"image is a JPEG of {scans} scans with {width} x {height} pixels; at most {most} scans"
+            " are decoded of so many pixels"
         )

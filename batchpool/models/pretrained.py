@@ -1,7 +1,9 @@
 """Whole models out of folders of Hugging Face transformers.
 
 The library fills weights that a folder lacks with random numbers and a warning. A server would then
-answer every request with numbers that mean nothing.
+answer every request with numbers that mean nothing. It also leaves weights on a CPU mapped to their
+file: whoever writes a new file over that one, for the next reload, would change the answers of the
+workers that still run, or end them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ def whole_model(library_class: Any, folder: Path, trust: bool, **settings: Any) 
     """The model of `library_class.from_pretrained` on the CPU, with every weight from the folder.
 
     trust: load weights that are pickled, and code of the folder. settings: further arguments of
-    from_pretrained. Raises ValueError where weights of the class are not in the folder.
+    from_pretrained. Raises ValueError where weights of the class are not in the folder. They may
+    be mapped to their file: see `keep_weights`.
     """
     model, report = library_class.from_pretrained(
         str(folder),
@@ -57,6 +60,15 @@ def whole_models(folder: Path, ignored: str) -> Iterator[None]:
         yield
     finally:
         base.from_pretrained = its_own
+
+
+def keep_weights(model: Any) -> Any:
+    """The model of torch with its weights in memory of its own, and not in that of a mapped file;
+    those on a GPU are already."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu":
+            tensor.data = tensor.data.clone()
+    return model
 
 
 def _check(missing: Iterable[str], folder: Path, name: str) -> None:

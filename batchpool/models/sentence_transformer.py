@@ -24,7 +24,7 @@ import batchpool as bp
 from batchpool.models.extras import check_tokenizer, check_trust, check_weights, extra, folder_with
 from batchpool.models.files.json_files import json_object, json_objects, values_of
 from batchpool.models.files.weight_files import check_safetensors
-from batchpool.models.pretrained import whole_models
+from batchpool.models.pretrained import keep_weights, whole_models
 from batchpool.models.texts import by_length, decoded, share_cores
 from batchpool.models.tokens import (
     MADE,
@@ -142,7 +142,8 @@ class SentenceTransformer(bp.Model):
         return features_of(ids, types)
 
     def load(self, device: str) -> None:
-        self._model = self._loaded(device, dtype_on(device, self._dtype, self._config)).eval()
+        dtype = dtype_on(device, self._dtype, self._config)
+        self._model = keep_weights(self._loaded(device, dtype).eval())
         sample = self._tokens(["a text"], None)
         self._check_length(sample)
         if not self.features:

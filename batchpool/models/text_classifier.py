@@ -20,7 +20,7 @@ import numpy as np
 import batchpool as bp
 from batchpool.models.extras import check_tokenizer, check_weights, extra, folder_with
 from batchpool.models.files.json_files import json_object, values_of
-from batchpool.models.pretrained import whole_model
+from batchpool.models.pretrained import keep_weights, whole_model
 from batchpool.models.texts import decoded, share_cores
 from batchpool.models.tokens import (
     MADE,
@@ -99,7 +99,7 @@ class TextClassifier(bp.Model):
             self._trust,
             dtype=getattr(torch, dtype_on(device, self._dtype, self._config)),
         )
-        self._classifier = classifier.to(device).eval()
+        self._classifier = keep_weights(classifier.to(device).eval())
 
     def _loaded_tokenizer(self) -> Any:
         with extra("text-classifier"):

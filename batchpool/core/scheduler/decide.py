@@ -53,12 +53,7 @@ from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.background import BACKGROUND_KEY, rows_beside
 from batchpool.core.scheduler.busy_workers import all_busy_until
 from batchpool.core.scheduler.decision import Decision, Dispatch
-from batchpool.core.scheduler.depth import (
-    QUEUED_BEFORE_END_NS,
-    ends_soon_at,
-    most_in_flight,
-    runs_long,
-)
+from batchpool.core.scheduler.depth import ends_soon_at, most_in_flight, queued_from
 from batchpool.core.scheduler.estimators import ArrivalEstimator
 from batchpool.core.scheduler.joined_buckets import with_other_buckets
 from batchpool.core.scheduler.latency_target import cap_of, expected_late
@@ -167,9 +162,7 @@ class _Round:
 
     def dispatch_prefixes(self, earliest_ns: int) -> None:
         """Dispatch in the uniform case, where batches are slices from the front of the queue.
-
-        earliest_ns: the earliest deadline in the queue.
-        """
+        earliest_ns: the earliest deadline in the queue."""
         queue = self.queue
         n, at = queue.shape[1], 0
         while at < n and self.in_flight:
@@ -179,9 +172,7 @@ class _Round:
             size = n - at
             cap, full = self._cap(number, most, waited_for)
             reason, until_ns = self._immediate_reason(size, cap, full), self.now_ns
-            if (
-                reason is None and self.in_flight[number] == 0
-            ):  # only an idle worker takes a partial batch
+            if reason is None and self.in_flight[number] == 0:  # no partial one for a busy worker
                 deadline_ns = earliest_ns if at == 0 else least(queue[QueueColumn.DEADLINE_NS, at:])
                 oldest_ns = least(queue[QueueColumn.SUBMIT_NS, at:])
                 reason, until_ns = self._due(number, size, most, oldest_ns, deadline_ns)
@@ -198,9 +189,7 @@ class _Round:
 
     def dispatch_any(self, live: npt.NDArray[np.bool_]) -> None:
         """Dispatch in the general case: expired rows, workers without every lane, buckets.
-
-        live: True for the rows that may be dispatched.
-        """
+        live: True for the rows that may be dispatched."""
         free = live.copy()
         while self.in_flight:
             if self.limits.row_elements is not None:
@@ -294,10 +283,8 @@ class _Round:
     def _in_flight_limit(self, number: int, reason: DispatchReason) -> int:
         """The number of batches that the worker may have in flight, this one included."""
         if reason is _FULL:
-            if self.free_ns[number] - QUEUED_BEFORE_END_NS > self.now_ns:
-                return 1
-            time = self.workers[number].time
-            return most_in_flight(self.in_flight[number], time, self.limits)
+            time, free_ns = self.workers[number].time, self.free_ns[number]
+            return most_in_flight(self.in_flight[number], time, self.limits, free_ns - self.now_ns)
         return 2 if self._ends_soon_at(number) <= self.now_ns else 1
 
     def _ends_soon_at(self, number: int) -> int:
@@ -312,10 +299,7 @@ class _Round:
         self.dispatch.append(Dispatch(number, rows, reason))
         self.in_flight[number] += 1
         time = self.workers[number].time
-        limits = self.limits
-        if time is not None and (
-            len(self.workers) > 1 or limits.row_elements is not None or runs_long(time, limits)
-        ):
+        if time is not None:
             self.free_ns[number] = max(self.free_ns[number], self.now_ns) + int(time.mean_ns(n))
 
     def _wake_up_at(self, number: int, reason: DispatchReason | None, until_ns: int) -> None:
@@ -323,13 +307,11 @@ class _Round:
         batches = self.in_flight[number]
         if reason is None and batches == 0:
             self.wake_at_ns = min(self.wake_at_ns, until_ns)
-        elif reason is _FULL:
-            queued_ns = self.free_ns[number] - QUEUED_BEFORE_END_NS
-            most = most_in_flight(batches, self.workers[number].time, self.limits)
-            if self.now_ns < queued_ns and 0 < batches < most:
-                self.wake_at_ns = min(self.wake_at_ns, queued_ns)
-        elif batches == 1:
+        elif batches == 1 or reason is _FULL:
             soon_ns = max(self.now_ns if reason else until_ns, self._ends_soon_at(number))
+            if reason is _FULL:
+                time, free_ns = self.workers[number].time, self.free_ns[number]
+                soon_ns = queued_from(free_ns, batches, time, self.limits)
             if soon_ns > self.now_ns:
                 self.wake_at_ns = min(self.wake_at_ns, soon_ns)
 
@@ -341,9 +323,7 @@ class _Round:
 
     def _cap(self, number: int, most: int, waited_for: int | None) -> tuple[int, DispatchReason]:
         """(the most rows of a batch for a worker, the reason for which so many leave).
-
-        most: of their bucket. waited_for: those before the background rows, None for no bound.
-        """
+        most: of their bucket. waited_for: those before the background rows, None for no bound."""
         time = self.workers[number].time
         cap = min(most, cap_of(time, self.limits))
         if waited_for is None or (few := rows_beside(waited_for, time, self.limits)) >= cap:
@@ -363,9 +343,7 @@ class _Round:
         self, number: int, n: int, most: int, oldest_ns: int, deadline_ns: int
     ) -> tuple[DispatchReason | None, int]:
         """(reason to dispatch the first n rows now, or None; end of their wait for others).
-
-        most: the most rows of a batch of their bucket.
-        """
+        most: the most rows of a batch of their bucket."""
         limits, time = self.limits, self.workers[number].time
         reason, until_ns = wait_of(
             self.now_ns, n, most, oldest_ns, limits, time, self.traffic, len(self.workers)

@@ -24,18 +24,29 @@ _TURN_NS = 3_000_000
 _SOON_NS = 1_000_000
 
 
-def most_in_flight(in_flight: int, time: ServiceTime | None, limits: Limits) -> int:
+def most_in_flight(
+    in_flight: int, time: ServiceTime | None, limits: Limits, left_ns: int = 0
+) -> int:
     """The batches that a worker may have in flight where the next one is full, that one included.
 
     in_flight: those that it has. time: of its batches by their rows, None where these are not
-    measured.
+    measured. left_ns: how long they are expected to run still.
     """
-    if time is not None and not time.known:
-        return 1  # the time of its batch in flight is not known
+    if left_ns > QUEUED_BEFORE_END_NS or (time is not None and not time.known):
+        return 1  # it runs for long, or nobody knows how long
     if in_flight < limits.depth or time is None:
         return limits.depth
     batch_ns = time.mean_ns(limits.max_batch)
     return limits.depth + (AHEAD if batch_ns * AHEAD <= _TURN_NS else int(_TURN_NS // batch_ns))
+
+
+def queued_from(free_at_ns: int, in_flight: int, time: ServiceTime | None, limits: Limits) -> int:
+    """From when on a full batch may be queued behind a worker's batches; NEVER_NS where none may.
+
+    free_at_ns: when these are expected to end.
+    """
+    may = in_flight < most_in_flight(in_flight, time, limits)
+    return free_at_ns - QUEUED_BEFORE_END_NS if may else NEVER_NS
 
 
 def runs_long(time: ServiceTime, limits: Limits) -> bool:

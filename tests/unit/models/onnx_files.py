@@ -49,6 +49,15 @@ def mlp(folder: Path) -> Path:
     return saved(folder / "mlp.onnx", nodes, *ends, weights)
 
 
+def mlp_with_weights_apart(folder: Path, name: str = "mlp.data") -> Path:
+    """The file of `mlp`, with its weights in a file of this name beside it."""
+    path = mlp(folder)
+    (folder / name).parent.mkdir(exist_ok=True)
+    model = onnx.load(str(path))
+    onnx.save(model, str(path), save_as_external_data=True, location=name, size_threshold=0)
+    return path
+
+
 def masked(folder: Path) -> Path:
     """doubled = ids + ids, [n, tokens]; total = sum(ids * mask) over the tokens, [n]."""
     nodes = [

@@ -22,6 +22,7 @@ from tests.unit.models.decoder_folders import (
     loaded,
     sequence,
 )
+from tests.unit.models.files.written_over import write_over
 
 transformers = library("transformers")
 torch = library("torch")
@@ -86,6 +87,15 @@ def test_sequences_that_join_and_leave_have_the_tokens_of_generate(
     for place in range(0, n, max(n // 5, 1)):
         assert found[place] == generated(folder, *wanted[place])
     assert loop.steps < sum(tokens for _, tokens in wanted) / 2
+
+
+def test_tokens_do_not_change_with_a_file_that_is_written_over(tmp_path: Path) -> None:
+    folder = llama(tmp_path / "llama")
+    (prompt,) = prompts(1, seed=5)
+    expected = generated(folder, prompt, 20)
+    model = loaded(folder, 2)
+    write_over(folder / "model.safetensors")
+    assert Loop(model, [sequence(0, prompt, 20)]).run()[0] == expected
 
 
 @pytest.mark.parametrize("made", [1, 7, 19])

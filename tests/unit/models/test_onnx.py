@@ -13,10 +13,11 @@ import pytest
 import batchpool as bp
 from batchpool.model import Batch, make_instance, spec_of
 from tests.unit.models import onnx_files
+from tests.unit.models.files.written_over import write_over
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from batchpool.models.onnx import Onnx  # noqa: E402
+from batchpool.models.onnx import Onnx, _weights_apart  # noqa: E402
 
 
 def loaded(path: Path, **options: Any) -> Onnx:
@@ -36,6 +37,20 @@ def test_answers_are_those_of_the_runtime_to_the_bit(tmp_path: Path) -> None:
         (expected,) = session.run(["y"], {"x": x})
         found = model.infer(Batch(n, {"x": x}))["y"]
         assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("name", ["mlp.data", "w/" + "n" * 200, "wörds"])
+def test_weights_apart_are_the_sessions_own(tmp_path: Path, name: str) -> None:
+    """New weights that are copied onto the old ones, for a reload to come, change no answer."""
+    x = {"x": np.random.default_rng(1).standard_normal((5, 6)).astype(np.float32)}
+    expected = loaded(onnx_files.mlp(tmp_path)).infer(Batch(5, x))["y"]
+    model = loaded(onnx_files.mlp_with_weights_apart(tmp_path, name))
+    assert model.infer(Batch(5, x))["y"].tobytes() == expected.tobytes()
+    write_over(tmp_path / name, whole=True)
+    assert model.infer(Batch(5, x))["y"].tobytes() == expected.tobytes()
+    with (tmp_path / "mlp.onnx").open("ab") as file:  # as at the end of weights within the file
+        file.write(b"\x0a\x08location\x12")
+    assert [*_weights_apart(tmp_path / "mlp.onnx")] == [name]
 
 
 def test_inputs_on_a_device_are_bound_where_they_lie(tmp_path: Path) -> None:

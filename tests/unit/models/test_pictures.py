@@ -95,3 +95,20 @@ def test_a_jpeg_of_endless_scans_is_refused() -> None:
     assert refusal(progressive[:-2] + 100 * scan + b"\xff\xd9") == (
         "image is a JPEG of more than 100 scans"
     )
+
+
+def test_scans_and_pixels_are_bounded_together() -> None:
+    """Each scan is a pass over all pixels: 100 of them at 32 million pixels take 2.3 s."""
+    progressive = written(photo(), progressive=True)  # of 60 x 40 pixels
+    at = progressive.rindex(b"\xff\xda")
+    scans = progressive.count(b"\xff\xda")
+    with_16 = progressive[:-2] + (16 - scans) * progressive[at:-2] + b"\xff\xd9"
+    with_17 = progressive[:-2] + (17 - scans) * progressive[at:-2] + b"\xff\xd9"
+    assert picture_of(with_16, 2400).size == (60, 40)
+    with pytest.raises(bp.InvalidInput) as refused:
+        picture_of(with_17, 2400)
+    assert str(refused.value) == (
+        "image is a JPEG of 17 scans with 60 x 40 pixels; at most 16 scans are decoded of so many"
+        " pixels"
+    )
+    assert picture_of(with_17, 2600).size == (60, 40)

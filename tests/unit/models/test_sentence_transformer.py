@@ -14,6 +14,7 @@ import batchpool as bp
 from batchpool.model import Batch, make_instance, spec_of
 from batchpool.models.sentence_transformer import SentenceTransformer
 from tests.lazy import library
+from tests.unit.models.files.written_over import write_over
 from tests.unit.models.staged import Pair
 from tests.unit.models.text_folders import TEXTS, rewrite, sentence_transformer
 
@@ -178,6 +179,18 @@ def test_a_folder_that_lacks_weights_is_refused_by_their_names(
     for load in (model.load_preprocess, lambda: model.load("cpu")):
         with pytest.raises(ValueError, match=r"no weights for encoder\.layer\.1\..* of BertModel"):
             load()
+
+
+def test_vectors_do_not_change_with_a_file_that_is_written_over(
+    folder: Path, tmp_path: Path
+) -> None:
+    """As by a copy of new weights onto the old ones, for a reload to come."""
+    path = changed(folder, tmp_path)
+    model = Pair(lambda: made(path))
+    before = vectors(model, batch_of(TEXTS))
+    for file in path.rglob("*.safetensors"):
+        write_over(file)
+    np.testing.assert_array_equal(vectors(model, batch_of(TEXTS)), before)
 
 
 def test_a_pooler_that_nothing_reads_may_be_missing(folder: Path, tmp_path: Path) -> None:

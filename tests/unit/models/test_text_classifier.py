@@ -14,6 +14,7 @@ from batchpool.model import Batch, make_instance, spec_of
 from batchpool.models.text_classifier import TextClassifier
 from batchpool.models.tokens import MADE, token_inputs
 from tests.lazy import library
+from tests.unit.models.files.written_over import write_over
 from tests.unit.models.staged import Pair
 from tests.unit.models.text_folders import TEXTS, classifier, rewrite
 
@@ -58,6 +59,14 @@ def test_scores_are_those_of_the_pipeline_alone_and_in_company(
             np.testing.assert_allclose(found["scores"][at], wanted, atol=1e-5)
             assert found["label"][at].decode() == max(scores, key=lambda key: scores[key])
             assert found["score"][at] == found["scores"][at].max()
+
+
+def test_scores_do_not_change_with_a_file_that_is_written_over(tmp_path: Path) -> None:
+    folder = classifier(tmp_path)
+    model = Pair(lambda: made(folder))
+    before = infer(model, TEXTS)["scores"]
+    write_over(folder / "model.safetensors")
+    np.testing.assert_array_equal(infer(model, TEXTS)["scores"], before)
 
 
 def test_a_text_that_is_not_utf8_fails_alone(tmp_path: Path) -> None:

@@ -10,21 +10,10 @@ https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thr
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Sequence
 from typing import Any
 
-from batchpool.bulk.parquet_file import (
-    COLUMN_ORDERS,
-    END,
-    KEYS_AND_VALUES,
-    MAGIC,
-    NUM_ROWS,
-    ORDINAL,
-    ROW_GROUPS,
-    SCHEMA,
-    footer_start,
-    move_group,
-)
 from batchpool.bulk.thrift_compact import (
     I16,
     I64,
@@ -36,8 +25,18 @@ from batchpool.bulk.thrift_compact import (
     written_struct,
 )
 
+_MAGIC = b"PAR1"
+_END = struct.Struct("<I4s")  # the bytes of the footer, and the magic
 _COPIED_BYTES = 1 << 20
+
+# Fields of FileMetaData, RowGroup, ColumnChunk and ColumnMetaData.
+_SCHEMA, _NUM_ROWS, _ROW_GROUPS, _KEYS_AND_VALUES, _COLUMN_ORDERS = 2, 3, 4, 5, 7
+_COLUMNS, _ORDINAL = 1, 7
+_META_DATA = 3
 _MOST_ORDINALS = 2**15
+_PLACES_OF_GROUP = (5,)  # file_offset
+_PLACES_OF_CHUNK = (2, 4, 6)  # file_offset, offset_index_offset, column_index_offset
+_PLACES_OF_COLUMN = (9, 10, 11, 14)  # of data, index and dictionary pages, and of a bloom filter
 
 
 def are_alike(paths: Sequence[str]) -> bool:
@@ -50,24 +49,23 @@ def are_alike(paths: Sequence[str]) -> bool:
 def join_parquet(paths: Sequence[str], file: Any) -> None:
     """Write the row groups of all files, at least one, which are alike."""
     whole = dict(_Footer(paths[0]).fields)
-    file.write(MAGIC)
-    place = len(MAGIC)
+    file.write(_MAGIC)
+    place = len(_MAGIC)
     groups = WrittenStructs()
     rows = 0
     for path in paths:
         footer = _Footer(path)
-        for group in footer.fields[ROW_GROUPS][1][1]:
-            move_group(group, place - len(MAGIC))
-            _number(group, groups.n)
+        for group in footer.fields[_ROW_GROUPS][1][1]:
+            _move(group, place - len(_MAGIC), groups.n)
             groups.add(group)
-        rows += footer.fields[NUM_ROWS][1]
+        rows += footer.fields[_NUM_ROWS][1]
         _copy(path, footer.data_bytes, file)
-        place += footer.data_bytes - len(MAGIC)
-    whole[NUM_ROWS] = (I64, rows)
-    whole[ROW_GROUPS] = (LIST, (STRUCT, groups))
+        place += footer.data_bytes - len(_MAGIC)
+    whole[_NUM_ROWS] = (I64, rows)
+    whole[_ROW_GROUPS] = (LIST, (STRUCT, groups))
     content = written_struct(whole)
     file.write(content)
-    file.write(END.pack(len(content), MAGIC))
+    file.write(_END.pack(len(content), _MAGIC))
 
 
 class _Footer:
@@ -76,31 +74,46 @@ class _Footer:
     def __init__(self, path: str) -> None:
         size = os.path.getsize(path)
         with open(path, "rb") as file:
-            file.seek(max(0, size - END.size))
-            self.data_bytes = footer_start(size, file.read(), path)
+            file.seek(max(0, size - _END.size))
+            end = file.read()
+            length, magic = _END.unpack(end) if len(end) == _END.size else (0, b"")
+            self.data_bytes = size - _END.size - length
+            if magic != _MAGIC or self.data_bytes < len(_MAGIC):
+                raise ValueError(f"{path} is no Parquet file")
             file.seek(self.data_bytes)
-            self.fields: Struct = read_struct(file.read(size - END.size - self.data_bytes))
+            self.fields: Struct = read_struct(file.read(length))
 
     def is_like(self, other: _Footer) -> bool:
         return all(
             self.fields.get(field) == other.fields.get(field)
-            for field in (SCHEMA, KEYS_AND_VALUES, COLUMN_ORDERS)
+            for field in (_SCHEMA, _KEYS_AND_VALUES, _COLUMN_ORDERS)
         )
 
 
-def _number(group: Struct, number: int) -> None:
-    """Give a row group its own number, if it has one; most writers give none."""
-    if ORDINAL in group:
-        group[ORDINAL] = (I16, number)
+def _move(group: Struct, by: int, number: int) -> None:
+    """The places in a row group, which stands so many bytes further on now."""
+    _add(group, _PLACES_OF_GROUP, by)
+    if _ORDINAL in group:  # most writers have none
+        group[_ORDINAL] = (I16, number)
         if number >= _MOST_ORDINALS:
-            del group[ORDINAL]
+            del group[_ORDINAL]
+    for chunk in group[_COLUMNS][1][1]:
+        _add(chunk, _PLACES_OF_CHUNK, by)
+        _add(chunk[_META_DATA][1], _PLACES_OF_COLUMN, by)
+
+
+def _add(fields: Struct, places: Sequence[int], by: int) -> None:
+    for field in places:
+        kind, place = fields.get(field, (0, 0))
+        if place:  # 0 stands for none
+            fields[field] = (kind, place + by)
 
 
 def _copy(path: str, end: int, file: Any) -> None:
     """The bytes of a file behind its magic, up to its footer."""
     with open(path, "rb") as source:
-        source.seek(len(MAGIC))
-        left = end - len(MAGIC)
+        source.seek(len(_MAGIC))
+        left = end - len(_MAGIC)
         while left:
             block = source.read(min(left, _COPIED_BYTES))
             if not block:

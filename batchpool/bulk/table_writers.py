@@ -9,12 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from batchpool.arrow.buffers import flat, numbers
 from batchpool.arrow.columns_out import column_field, column_of
 from batchpool.arrow.types import arrow
 from batchpool.bulk.parquet_join import are_alike, join_parquet
-from batchpool.bulk.parquet_vectors import TYPES as VECTOR_TYPES
-from batchpool.bulk.parquet_vectors import write_row_group
 from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import Tensor
 
@@ -45,7 +42,7 @@ class _TableWriter:
             arrays.append(array)
         batch = pa.record_batch(arrays, schema=pa.schema(fields))
         try:
-            self._write_part(file, batch)
+            self._write_part(pa.PythonFile(file, "w"), batch)
         except pa.ArrowNotImplementedError as exc:
             kinds = ", ".join(f"{field.name!r} {field.type}" for field in batch.schema)
             raise StartError(
@@ -53,7 +50,7 @@ class _TableWriter:
                 " --keep, or choose another format"
             ) from None
 
-    def _write_part(self, file: Any, batch: Any) -> None:
+    def _write_part(self, sink: Any, batch: Any) -> None:
         raise NotImplementedError
 
     def _kept_column(self, name: str, column: Any) -> Any:
@@ -91,9 +88,8 @@ class ArrowWriter(_TableWriter):
 
     _format = "arrow"
 
-    def _write_part(self, file: Any, batch: Any) -> None:
-        pa = arrow()
-        with pa.ipc.new_stream(pa.PythonFile(file, "w"), batch.schema) as writer:
+    def _write_part(self, sink: Any, batch: Any) -> None:
+        with arrow().ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
 
     def join(self, parts: Sequence[str], file: Any, records: Sequence[dict[str, Any]]) -> None:
@@ -113,37 +109,7 @@ class ParquetWriter(_TableWriter):
 
     _format = "parquet"
 
-    def __init__(self, tensors: Sequence[Tensor], kept: Sequence[str]) -> None:
-        super().__init__(tensors, kept)
-        self._vectors = [
-            tensor.name
-            for tensor in tensors
-            if len(tensor.shape) == 1
-            and not tensor.dynamic
-            and tensor.max_shape[0]
-            and tensor.np_dtype.name in VECTOR_TYPES
-        ]
-
-    def _write_part(self, file: Any, batch: Any) -> None:
-        if not self._vectors or not batch.num_rows:
-            self._write_batch(arrow().PythonFile(file, "w"), batch)
-            return
-        vectors = {}
-        for name in self._vectors:
-            elements = numbers(flat(batch.column(name)))
-            vectors[name] = elements.reshape(batch.num_rows, -1)
-        others = [name for name in batch.schema.names if name not in vectors]
-        empty = self._content(batch.slice(0, 0))
-        rest = self._content(batch.select(others)) if others else b""
-        write_row_group(file, empty, rest, vectors)
-
-    def _content(self, batch: Any) -> bytes:
-        sink = arrow().BufferOutputStream()
-        self._write_batch(sink, batch)
-        content: bytes = sink.getvalue().to_pybytes()
-        return content
-
-    def _write_batch(self, sink: Any, batch: Any) -> None:
+    def _write_part(self, sink: Any, batch: Any) -> None:
         with self._new_writer(sink, batch.schema) as writer:
             if batch.num_rows:
                 writer.write_batch(batch)

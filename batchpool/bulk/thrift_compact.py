@@ -45,13 +45,6 @@ def written_struct(struct: Struct) -> bytes:
     return bytes(out)
 
 
-def written_unsigned(value: int) -> bytes:
-    """A whole number that is not negative, in groups of seven bits."""
-    out = bytearray()
-    _put_unsigned(out, value)
-    return bytes(out)
-
-
 class _Input:
     def __init__(self, content: bytes) -> None:
         self._content = content

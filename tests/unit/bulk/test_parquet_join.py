@@ -109,7 +109,7 @@ def test_a_footer_has_no_ordinal_that_it_has_no_room_for(tmp_path: Path) -> None
     for number, ordinal in ((2**15 - 1, 2**15 - 1), (2**15, None)):
         (group,) = parquet_join._Footer(path).fields[4][1][1]
         group[7] = (I16, 0)
-        parquet_join._number(group, number)
+        parquet_join._move(group, 0, number)
         assert group.get(7, (0, None))[1] == ordinal
 
 

@@ -14,7 +14,7 @@ from batchpool.bulk.lines import is_stream
 from batchpool.core.errors import StartError
 from batchpool.core.tensors.spec import ModelSpec
 
-FORM = 2
+FORM = 1
 # What makes a run another one, as messages say it. Where bad rows go is no part of that, nor is
 # what they do.
 _SAID = {

@@ -10,6 +10,7 @@ import io
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -17,7 +18,8 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from batchpool.bulk.table_writers import ArrowWriter, ParquetWriter, json_text
+from batchpool.arrow.columns_out import column_field, column_of
+from batchpool.arrow.types import arrow
 from batchpool.core.errors import ConfigError, StartError
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Tensor
@@ -166,6 +168,91 @@ class ArrayWriter:
             _copy(path, file)
 
 
+class TableWriter:
+    """Parquet or Arrow IPC: the kept columns, then the outputs; one row group a part."""
+
+    fills = False
+
+    def __init__(self, tensors: Sequence[Tensor], kept: Sequence[str], *, parquet: bool) -> None:
+        self._tensors = {tensor.name: tensor for tensor in tensors}
+        self._kept = kept
+        self._parquet = parquet
+        self._kept_types: dict[str, Any] = {}
+        # Other programs read lists; Arrow's tensors of one dimension are told from them by nobody.
+        self._fields = {t.name: column_field(t, lists=len(t.shape) < 2) for t in tensors}
+
+    def write(self, file: Any, columns: dict[str, Any], n: int) -> None:
+        pa = arrow()
+        fields, arrays = [], []
+        for name, column in columns.items():
+            if name in self._tensors:
+                field = self._fields[name]
+                array = column_of(self._tensors[name], column, field.type)
+            else:
+                array = self._kept_column(name, column)
+                field = pa.field(name, array.type)
+            fields.append(field)
+            arrays.append(array)
+        batch = pa.record_batch(arrays, schema=pa.schema(fields))
+        with pa.ipc.new_stream(pa.PythonFile(file, "w"), batch.schema) as writer:
+            writer.write_batch(batch)
+
+    def _kept_column(self, name: str, column: Any) -> Any:
+        pa = arrow()
+        if isinstance(column, pa.ChunkedArray):
+            whole = column.combine_chunks()
+            return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+        if isinstance(column, np.ndarray) and column.ndim == 1:
+            return pa.array(column)
+        kinds = {type(value) for value in column} - {type(None)}
+        if kinds <= {int, float} or (len(kinds) == 1 and kinds <= {str, bool}):
+            with suppress(pa.ArrowException, OverflowError):  # whole numbers that are too large
+                return pa.array(column, pa.float64() if float in kinds else None)
+        return pa.array([_json_text(value) for value in column], pa.string())
+
+    def join(self, parts: Sequence[str], file: Any, records: Sequence[dict[str, Any]]) -> None:
+        pa = arrow()
+        schema = self._joined_schema(parts)
+        writer = self._new_writer(file, schema)
+        for path in parts:
+            with pa.memory_map(path) as source:
+                table = pa.ipc.open_stream(source).read_all().cast(schema)
+                for batch in table.combine_chunks().to_batches() if table.num_rows else ():
+                    writer.write_batch(batch)
+        writer.close()
+
+    def _joined_schema(self, parts: Sequence[str]) -> Any:
+        """The columns of all parts: kept ones whose types differ become those that hold all."""
+        pa = arrow()
+        schema: Any = None
+        for path in parts:
+            with pa.memory_map(path) as source:
+                own = pa.ipc.open_stream(source).schema
+            if schema is None or own == schema:
+                schema = own
+                continue
+            for i, (first, other) in enumerate(zip(schema, own, strict=True)):
+                if first.type != other.type:
+                    schema = schema.set(i, pa.field(first.name, _wider(first.type, other.type)))
+        if schema is None:
+            kept = [pa.field(name, pa.string()) for name in self._kept]
+            schema = pa.schema([*kept, *self._fields.values()])
+        return schema
+
+    def _new_writer(self, file: Any, schema: Any) -> Any:
+        pa = arrow()
+        sink = pa.PythonFile(file, "w")
+        if not self._parquet:
+            return pa.ipc.new_file(sink, schema)
+        import pyarrow.parquet
+
+        # A dictionary of numbers that hardly repeat costs time and saves nothing.
+        texts = [field.name for field in schema if str(field.type).endswith(("string", "binary"))]
+        return pyarrow.parquet.ParquetWriter(
+            sink, schema, compression="snappy", use_dictionary=texts
+        )
+
+
 def writer_of(name: str, tensors: Sequence[Tensor], kept: Sequence[str]) -> Writer:
     """The writer of a format; ConfigError for outputs that it cannot hold."""
     return _WRITERS[name](tensors, kept)
@@ -176,9 +263,18 @@ _WRITERS: dict[str, Callable[[Sequence[Tensor], Sequence[str]], Writer]] = {
     "csv": CsvWriter,
     "tsv": partial(CsvWriter, separator="\t"),
     "npy": ArrayWriter,
-    "parquet": ParquetWriter,
-    "arrow": ArrowWriter,
+    "parquet": partial(TableWriter, parquet=True),
+    "arrow": partial(TableWriter, parquet=False),
 }
+
+
+def _wider(first: Any, other: Any) -> Any:
+    """The type of a kept column in which values of both types have a place."""
+    pa = arrow()
+    kinds = {first, other} - {pa.null()}
+    if len(kinds) == 1:
+        return kinds.pop()
+    return pa.float64() if kinds == {pa.int64(), pa.float64()} else pa.string()
 
 
 def _blocks(columns: dict[str, Any], texts: set[str], n: int) -> Iterator[Iterator[Any]]:
@@ -216,9 +312,15 @@ def _text(value: Any) -> Any:
     return [_text(part) for part in value] if isinstance(value, list) else value.decode()
 
 
+def _json_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
 def _cell(value: Any) -> Any:
     """A value as CSV has it: lists and objects as their JSON."""
-    return json_text(value) if isinstance(value, (list, dict)) else value
+    return _json_text(value) if isinstance(value, (list, dict)) else value
 
 
 def _copy(path: str, file: Any) -> None:

@@ -25,7 +25,8 @@ Exit status 1, with a list, if anything of this is violated:
         local clients
     no process of the pool has ended
     no hostile process found what it must not be able to do
-    afterwards no slot is claimed, lanes, descriptors and zombies are as before, memory within 10 %
+    afterwards no slot is claimed, lanes, descriptors and zombies are as before, memory within 10 %,
+        but for the pages that SQLite keeps
     SIGTERM ends the pool with exit status 0, and nothing in its log is a traceback
 """
 

@@ -19,7 +19,7 @@ from batchpool.models.decoder.graphs import CallGraphs, Capture
 from batchpool.models.decoder.packed_attention import Attention, Segments, attending
 from batchpool.models.decoder.packed_cache import PackedCache
 from batchpool.models.decoder.slot_calls import Part, cache_argument
-from batchpool.models.decoder.slot_state import SlotState, host_tensor, likeliest
+from batchpool.models.decoder.slot_state import HostTable, SlotState, likeliest
 
 PROMPTS = 16  # parts of so many prompts in a call
 
@@ -30,8 +30,8 @@ def takes_rows_to_keep(model: torch.nn.Module) -> bool:
 
 
 class _Prompts:
-    """The input of the prompts' part of a call, of `tokens` tokens: two tables on the host, which
-    take turns, and one on the device, int64.
+    """The input of the prompts' part of a call, of `tokens` tokens: a table on the host and one on
+    the device, int64.
 
         tokens, their places, their positions        [tokens] each
         slot, position behind, last token            [PROMPTS] each
@@ -42,13 +42,12 @@ class _Prompts:
     def __init__(self, tokens: int, device: torch.device) -> None:
         self.tokens = tokens
         size = 3 * tokens + 6 * PROMPTS + 1
-        self._hosts = [host_tensor(size, device) for _ in range(2)]
+        self._host = HostTable(size, device)
         self._device = torch.zeros(size, dtype=torch.int64, device=device)
 
     def write(self, parts: Sequence[Part], spare: int, length: int) -> None:
         """Write parts of prompts. spare, length: the spare slot, and the tokens of a slot."""
-        self._hosts.reverse()
-        n, table = self.tokens, self._hosts[0].numpy()
+        n, table = self.tokens, self._host.turn()
         ids, places, positions = table[:n], table[n : 2 * n], table[2 * n : 3 * n]
         rows = table[3 * n : -1 - PROMPTS].reshape(5, PROMPTS)
         ends = table[-1 - PROMPTS :]
@@ -69,7 +68,7 @@ class _Prompts:
 
     def send(self) -> None:
         """Copy the table to the device, which need not have got it when this returns."""
-        self._device.copy_(self._hosts[0], non_blocking=True)
+        self._host.send(self._device)
 
     def on_device(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """[3, tokens]; [5, PROMPTS]; [PROMPTS + 1]."""

@@ -20,7 +20,7 @@ import torch
 from batchpool.models.decoder.buckets import Chunk
 from batchpool.models.decoder.graphs import CallGraphs, Capture
 from batchpool.models.decoder.slot_cache import SlotCache
-from batchpool.models.decoder.slot_state import SlotState, host_tensor, likeliest
+from batchpool.models.decoder.slot_state import HostTable, SlotState, likeliest
 
 # A part of a prompt: its slot, the position of its first token, its tokens.
 Part = tuple[int, int, Sequence[int]]
@@ -104,12 +104,12 @@ class SlotCalls(SlotState):
         self._inputs = {shape: self._chunk_input(shape) for shape in shapes}
         self._graphs = CallGraphs()
 
-    def _chunk_input(self, shape: Chunk) -> tuple[torch.Tensor, torch.Tensor]:
+    def _chunk_input(self, shape: Chunk) -> tuple[HostTable, torch.Tensor]:
         """[rows, tokens + 3] int64 on the host and on the device: tokens, slot, first position,
         number of tokens."""
-        rows, tokens = shape
-        on_host = host_tensor((rows, tokens + 3), self.device)
-        return on_host, torch.zeros_like(on_host, device=self.device, pin_memory=False)
+        size = shape[0], shape[1] + 3
+        on_device = torch.zeros(size, dtype=torch.int64, device=self.device)
+        return HostTable(size, self.device), on_device
 
     def capture(self, rows: Sequence[int], lengths: Sequence[int], capture: Capture) -> None:
         """Capture decode calls of these numbers of slots, and prefill calls of the shapes, each for
@@ -149,13 +149,13 @@ class SlotCalls(SlotState):
         given = self._inputs.get(shape)
         on_host, on_device = self._chunk_input(shape) if given is None else given
         rows, tokens = shape
-        table = on_host.numpy()
+        table = on_host.turn()
         table[:] = 0
         table[:, tokens] = self.spare
         for row, (slot, first, ids) in zip(table, parts, strict=False):
             row[tokens - len(ids) : tokens] = ids
             row[tokens:] = slot, first, len(ids)
-        on_device.copy_(on_host, non_blocking=True)
+        on_host.send(on_device)
         self._graphs.run((shape, seen), lambda: self._prefill(on_device, seen))
         return self._prefilled[:rows]
 

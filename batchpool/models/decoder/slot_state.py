@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
+from batchpool.core.tensors.dtypes import Array
+
 NO_NUMBER = -1
 
 
@@ -33,8 +35,8 @@ class Reading:
 class SlotState:
     """The state of `slots` slots, in tensors with fixed addresses.
 
-    The host may be one call ahead of the device: what it sends and reads has two places on the
-    host, which take turns.
+    The host may be ahead of the device: what it sends and reads has two places on the host, which
+    take turns.
     """
 
     def __init__(self, slots: int, device: torch.device) -> None:
@@ -44,16 +46,15 @@ class SlotState:
         self.tokens = torch.zeros(slots + 1, dtype=torch.int64, device=device)
         self.positions = torch.zeros(slots + 1, dtype=torch.int64, device=device)
         self.live = torch.zeros(slots + 1, dtype=torch.bool, device=device)
-        self._lives = [host_tensor(slots + 1, device, torch.bool) for _ in range(2)]
+        self._lives = HostTable(slots + 1, device, torch.bool)
         self._reads = [host_tensor(slots + 1, device) for _ in range(2)]
 
     def set_live(self, slots: Sequence[int]) -> None:
         """Say which slots are decoded by the calls from now on."""
-        self._lives.reverse()
-        live = self._lives[0].numpy()
+        live = self._lives.turn()
         live[:] = False
         live[list(slots)] = True
-        self.live.copy_(self._lives[0], non_blocking=True)
+        self._lives.send(self.live)
 
     def choose(self, slots: Sequence[int], tokens: torch.Tensor) -> None:
         """Replace the likeliest token of slots by others, [n] int64, unless it is NO_NUMBER."""
@@ -64,11 +65,47 @@ class SlotState:
         """Read the tokens that the calls so far make. At most two are under way at once."""
         self._reads.reverse()
         self._reads[0].copy_(self.tokens, non_blocking=True)
-        if self.device.type != "cuda":
-            return Reading(self._reads[0], None)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record(torch.cuda.current_stream(self.device))
-        return Reading(self._reads[0], done)
+        return Reading(self._reads[0], recorded(self.device))
+
+
+class HostTable:
+    """Numbers that the host writes and a device copies in its turn, while the host goes on.
+
+    They stand in two places, which take turns. A place is written again once the device has copied
+    it: steps that only take parts of prompts make no tokens, so that nobody waits for the device
+    otherwise, and the host would be any number of calls ahead.
+    """
+
+    def __init__(
+        self, shape: int | tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.int64
+    ) -> None:
+        self._device = device
+        self._places = [host_tensor(shape, device, dtype) for _ in range(2)]
+        self._copied: list[torch.cuda.Event | None] = [None, None]
+
+    def turn(self) -> Array:
+        """The place to be written next, and sent then; what it held is undefined."""
+        self._places.reverse()
+        self._copied.reverse()
+        copied = self._copied[0]
+        if copied is not None:
+            copied.synchronize()
+        place: Array = self._places[0].numpy()
+        return place
+
+    def send(self, to: torch.Tensor) -> None:
+        """Copy what was written to the device, which need not have got it when this returns."""
+        to.copy_(self._places[0], non_blocking=True)
+        self._copied[0] = recorded(self._device)
+
+
+def recorded(device: torch.device) -> torch.cuda.Event | None:
+    """An event behind all that the device has been given so far; None where it has done it."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return event
 
 
 def likeliest(logits: torch.Tensor) -> torch.Tensor:

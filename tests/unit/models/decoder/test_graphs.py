@@ -11,6 +11,7 @@ import pytest
 from batchpool.model import make_instance
 from batchpool.models.causal_lm import CausalLM
 from tests.lazy import library
+from tests.unit.models.decoder.late_device import LateDevice
 from tests.unit.models.decoder_folders import LENGTH, Loop, llama, loaded, sequence
 
 torch = library("torch")
@@ -66,7 +67,7 @@ def test_captured_calls_give_the_tokens_of_those_that_are_not(
     model = captured(folder, 5, **options)
     # Decode calls of 1, 4 and 5 slots, chunks of 1 (64 and 16), 4 and 5 rows; 256, 512, 600 tokens.
     assert len(model.replayed) == (3 + 4) * 3
-    monkeypatch.setattr(slot_calls, "host_tensor", None)  # nothing is allocated any more
+    monkeypatch.setattr(slot_calls, "HostTable", None)  # nothing is allocated any more
     assert Loop(model, wanted).run() == expected
     assert sum(model.replayed.values()) > 100
     assert len(+model.replayed) > 10
@@ -79,3 +80,15 @@ def test_the_rows_of_a_graph_that_are_not_live_change_nothing(folder: Path) -> N
     others = [sequence(0, [at], n) for at, n in ((1, 1), (2, 30), (3, 3))]
     found = Loop(model, [*others, sequence(0, list(range(1, 60)), 10)]).run()
     assert found[3] == alone
+
+
+def test_parts_of_prompts_reach_a_device_that_is_behind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing but prompts is taken nobody waits for tokens."""
+    wanted = [sequence(0, [1 + (at + place) % 90 for place in range(200)], 5) for at in range(3)]
+    options = {"max_length": 600, "max_tokens": 300, "chunk_tokens": 16}
+    expected = Loop(loaded(folder, 3, **options), wanted).run()
+    model = captured(folder, 3, **options)
+    LateDevice(monkeypatch)
+    assert Loop(model, wanted).run() == expected

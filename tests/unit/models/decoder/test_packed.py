@@ -13,6 +13,7 @@ import pytest
 from batchpool.model import make_instance
 from batchpool.models.causal_lm import CausalLM
 from tests.lazy import library
+from tests.unit.models.decoder.late_device import LateDevice
 from tests.unit.models.decoder.plain_attention import plain_attention
 from tests.unit.models.decoder_folders import (
     LENGTH,
@@ -211,3 +212,14 @@ def test_logits_that_are_no_numbers_end_their_step_and_leave_a_clean_slot(folder
     model.leave([0])
     found = Loop(model, [sequence(0, [3, 4, 5], 9)]).run()
     assert_likeliest(folders("llama"), [3, 4, 5], found[0])
+
+
+def test_parts_of_prompts_reach_a_device_that_is_behind(
+    folders: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing but prompts is taken nobody waits for tokens."""
+    wanted = [sequence(0, [1 + (at + place) % 90 for place in range(80)], 5) for at in range(3)]
+    expected = Loop(packed(folders("llama"), 3, True, chunk_tokens=8), wanted).run()
+    model = packed(folders("llama"), 3, True, chunk_tokens=8)
+    LateDevice(monkeypatch)
+    assert Loop(model, wanted).run() == expected

@@ -62,7 +62,7 @@ def _counted(port: int) -> dict[tuple[str, str, str], float]:
 
 
 def _sleeps(served: Served) -> Counter[str]:
-    """How often the main threads of each role went to sleep."""
+    """The times that the main threads of each role went to sleep."""
     found: Counter[str] = Counter()
     for name, pid in served.pids().items():
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -46,14 +46,15 @@ def tags_run(pool: Pool) -> list[int]:
 
 
 def fill_workers(pool: Pool, client: bp.Client, first: int, gate: int = GATE) -> Any:
-    """Give every worker as many full batches as it takes, which wait for the gate.
+    """Give every worker as many full batches as it may take, which wait for the gate.
 
     Returns the future of their rows, whose tags begin with `first`. Nothing else is dispatched
-    before the gate opens.
+    before the gate opens: where a worker takes fewer, as while its batches run for long, the others
+    stand first in the queue.
     """
     workers = pool.pids("worker")
     n = len(workers) * RECORDS * MAX_BATCH
-    future = client.submit("ledger", row=[[first + i, gate] for i in range(n)])
+    future = client.submit("ledger", row=[[first + i, gate] for i in range(n)], priority=1)
     tags = range(first, first + n)
 
     def begun() -> set[int]:

@@ -61,7 +61,7 @@ def _differences(
     expected: dict[int, list[int]],
     differ: list[int],
 ) -> str:
-    """What tells why tokens differ: which sequences, from which token on, and how the GPU
+    """The places where tokens differ, which may tell why: sequences, first tokens, and how the GPU
     multiplies in single precision."""
     import torch
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy.typing as npt
 import torch
-
-from batchpool.core.tensors.dtypes import Array
 
 NO_NUMBER = -1
 
@@ -83,14 +83,14 @@ class HostTable:
         self._places = [host_tensor(shape, device, dtype) for _ in range(2)]
         self._copied: list[torch.cuda.Event | None] = [None, None]
 
-    def turn(self) -> Array:
+    def turn(self) -> npt.NDArray[Any]:
         """The place to be written next, and sent then; what it held is undefined."""
         self._places.reverse()
         self._copied.reverse()
         copied = self._copied[0]
         if copied is not None:
             copied.synchronize()
-        place: Array = self._places[0].numpy()
+        place: npt.NDArray[Any] = self._places[0].numpy()
         return place
 
     def send(self, to: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What the host sends to a device that copies late."""
+"""Numbers that the host sends to a device that copies late."""
 
 from __future__ import annotations
 

@@ -11,11 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from batchpool.core.scheduler.depth import (
-    QUEUED_BEFORE_END_NS,
-    ends_soon_at,
-    most_in_flight,
-)
+from batchpool.core.scheduler.depth import ends_soon_at, queued_from
 from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.queue import I64, QueueColumn
 
@@ -34,8 +30,8 @@ def all_busy_until(now_ns: int, queue: I64, workers: Sequence[WorkerView], limit
         if in_flight == 0:
             return 0
         all_lanes = all_lanes and worker.lanes is None
-        if in_flight < most_in_flight(in_flight, worker.time, limits):
-            room_from_ns = min(room_from_ns, worker.free_at_ns - QUEUED_BEFORE_END_NS)
+        queued_ns = queued_from(worker.free_at_ns, in_flight, worker.time, limits)
+        room_from_ns = min(room_from_ns, queued_ns)
         if in_flight == 1 and limits.row_elements is not None:
             soon_ns = ends_soon_at(worker.free_at_ns, worker.elements_time, limits)
             if soon_ns <= now_ns:

@@ -11,21 +11,17 @@ callers waiting at once: figures of one caller are those that the machine change
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from bench.task_store import use
+from bench.support.two_checkouts import in_turns, parser_of, use
 
-_ROOT = Path(__file__).parents[1]
 _TASKS = {1: 600, 4: 1500}  # of one figure, by callers
 _TASKS_OF_MANY = 4000
 _WIDTH = 512
@@ -156,24 +152,9 @@ async def _measured(folder: Path, callers: int) -> tuple[float, float]:
     return used_s / tasks * 1e6, commits / tasks
 
 
-def _of(checkout: Path, callers: int) -> tuple[float, float]:
-    """The figures of a checkout, in a process of its own."""
-    command = [sys.executable, "-m", "bench.task_process", "--one", str(checkout)]
-    command += ["--callers", str(callers)]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=_ROOT)
-    cpu_us, commits = found.stdout.split()
-    return float(cpu_us), float(commits)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, turns=3)
     parser.add_argument("--callers", type=int, nargs="+", default=[1, 4, 64])
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--against", type=Path, metavar="CHECKOUT")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--save", metavar="FILE.json")
     args = parser.parse_args()
     if args.one:
         use(args.one)
@@ -181,13 +162,10 @@ def main() -> None:
         return
     from bench.support.machine import report
 
-    checkouts = {"this": _ROOT} | ({"against": args.against} if args.against else {})
     rows: dict[str, Any] = {}
     for callers in args.callers:
-        figures: dict[str, list[tuple[float, float]]] = {name: [] for name in checkouts}
-        for turn in range(args.turns):
-            for name in list(checkouts)[:: -1 if turn % 2 else 1]:
-                figures[name].append(_of(checkouts[name], callers))
+        given = ["--callers", str(callers)]
+        figures = in_turns("bench.task_process", given, args.against, args.turns)
         rows[f"{callers} callers"] = {
             name: {
                 "median_us": round(statistics.median([cpu_us for cpu_us, _ in of])),

@@ -10,17 +10,15 @@ figure is of a process of its own, and checkouts take turns.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).parents[1]
+from bench.support.two_checkouts import in_turns, parser_of, use
+
 _TASKS = 7000  # of one figure
 _BODY_BYTES = 2100
 _TICK_MS = 1000
@@ -68,28 +66,9 @@ def cpu_us_per_task(group: int) -> float:
     return used_s / (rounds * group) * 1e6
 
 
-def _of(checkout: Path, group: int) -> float:
-    """The figure of a checkout, in a process of its own."""
-    command = [sys.executable, __file__, "--one", str(checkout), "--groups", str(group)]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(found.stdout)
-
-
-def use(checkout: str) -> None:
-    """Import the package of this checkout, also where another one is installed to be edited."""
-    sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in repr(f).lower()]
-    sys.path.insert(0, checkout)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, turns=4)
     parser.add_argument("--groups", type=int, nargs="+", default=[18, 64, 128])
-    parser.add_argument("--turns", type=int, default=4)
-    parser.add_argument("--against", type=Path, metavar="CHECKOUT")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--save", metavar="FILE.json")
     args = parser.parse_args()
     if args.one:
         use(args.one)
@@ -97,13 +76,10 @@ def main() -> None:
         return
     from bench.support.machine import report
 
-    checkouts = {"this": _ROOT} | ({"against": args.against} if args.against else {})
     rows: dict[str, Any] = {}
     for group in args.groups:
-        figures: dict[str, list[float]] = {name: [] for name in checkouts}
-        for turn in range(args.turns):
-            for name in list(checkouts)[:: -1 if turn % 2 else 1]:
-                figures[name].append(round(_of(checkouts[name], group), 1))
+        found = in_turns("bench.task_store", ["--groups", str(group)], args.against, args.turns)
+        figures = {name: [round(cpu_us, 1) for (cpu_us,) in of] for name, of in found.items()}
         rows[f"groups of {group}"] = {
             name: {"median_us": statistics.median(of), "least_us": min(of), "most_us": max(of)}
             for name, of in figures.items()

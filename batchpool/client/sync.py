@@ -24,7 +24,7 @@ class Client:
     """A connection to a pool on this machine, through shared memory; any thread may use it.
 
     socket: the pool's unix socket; by default that of `batchpool serve` for the HTTP port `port`,
-    which is 8000 if it is not given. timeout_s: for attaching. pinned: GPUs copy rows of 16 KiB or
+    which is 8000 if it is not given. timeout_s: for attaching. pinned: GPUs copy rows of 2 KiB or
     more straight from and to this client's memory, which takes about 0.2 ms a MiB to prepare at
     the first use of a model. When the pool stops, all under way fails with PoolStopped; the next
     call connects anew.

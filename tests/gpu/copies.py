@@ -32,8 +32,8 @@ class Negative(bp.Model):
 
 
 class Small(bp.Model):
-    inputs = [bp.Tensor("x", "float32", (512,))]
-    outputs = [bp.Tensor("y", "float32", (512,))]
+    inputs = [bp.Tensor("x", "float32", (64,))]
+    outputs = [bp.Tensor("y", "float32", (64,))]
 
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
         return {"y": batch["x"] * 2 + 1}

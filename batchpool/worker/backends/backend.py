@@ -7,8 +7,10 @@ torch on a CUDA device; worker/backends/select.py makes the backend for a model.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -33,6 +35,9 @@ FAILED_ROWS = object()
 Allocate: TypeAlias = Callable[[Tensor, tuple[int, ...]], Array]
 
 
+_FEW = 16  # rows: up to this, lists of plain numbers are cheaper than arrays
+
+
 @dataclass(frozen=True)
 class BatchPart:
     """The rows start..stop of a batch, all from one lane; `where` indexes their slots."""
@@ -42,6 +47,16 @@ class BatchPart:
     where: Where
     start: int
     stop: int
+
+    @cached_property
+    def extents(self) -> int:
+        """The number of runs of neighbouring slots."""
+        if isinstance(self.where, slice):
+            return 1
+        if self.stop - self.start <= _FEW:
+            slots: list[int] = self.slots.tolist()
+            return 1 + sum([b != a + 1 for a, b in itertools.pairwise(slots)])
+        return 1 + int(np.count_nonzero(self.slots[1:] != self.slots[:-1] + 1))
 
 
 class Backend(Protocol):

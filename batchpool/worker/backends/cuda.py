@@ -198,8 +198,7 @@ class CudaBackend:
                 continue
             self._gather(own, name, array)
             if name in self.direct:
-                pinned = own.inputs[name].tensor(array.shape)
-                graphs.inputs[name][:n].copy_(pinned, non_blocking=True)
+                self.transfer.upload(graphs.inputs[name], own.inputs[name].tensor(array.shape))
         captured = graphs.launch(n, sizes)
         large = {name: value[:n] for name, value in captured.on_device.items()}
         host = self._to_host(own, large, parts, n)

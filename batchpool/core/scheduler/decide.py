@@ -21,9 +21,10 @@ A partial batch leaves for an idle worker
 
 Background rows beside others are bounded in number (core/scheduler/background.py). A batch that
 they may not fill leaves as a partial one does, for an idle worker only: others may join it still.
-Where `spreads` is set the rows are divided among the idle workers (core/scheduler/shares.py). A
-target for the 99th percentile bounds batches, waits and the queue, and refuses rows that would be
-late (core/scheduler/latency_target.py).
+Where `spreads` is set the rows are divided among the idle workers, and fewer than pay are held for
+company while another worker is busy (core/scheduler/shares.py). A target for the 99th percentile
+bounds batches, waits and the queue, and refuses rows that would be late
+(core/scheduler/latency_target.py).
 
 Invariants, which are also the property tests:
 
@@ -33,7 +34,8 @@ Invariants, which are also the property tests:
     - a full batch does not wait while a worker is idle or may have another batch in flight;
     - rows that spread are divided among all idle workers, in batches that differ by one row at
       most, unless smaller ones would not pay;
-    - while a worker is idle no row waits longer since submission than the policy's limit;
+    - while a worker is idle no row waits longer since submission than the policy's limit; one that
+      spreads no longer than a call without rows takes, and not at all where all are idle;
     - rows of one bucket are dispatched in the order of service among those a worker may run;
     - a row at or past its deadline is not dispatched, and expires without waiting for a worker;
     - nothing is refused without a target, nor what is expected to be answered in time;
@@ -150,6 +152,8 @@ class _Round:
         self.wake_at_ns = NEVER_NS
         self.background: int | None = None
         self._several_buckets = False
+        # Company that rows of a stage on the CPU are held for begins there, not in an earlier one.
+        self._waits_since = QueueColumn.SINCE_NS if limits.spreads else QueueColumn.SUBMIT_NS
 
     def is_uniform(self) -> bool:
         """True if every worker may run every row, and any rows may share a batch."""
@@ -174,7 +178,7 @@ class _Round:
             reason, until_ns = self._immediate_reason(size, cap, full), self.now_ns
             if reason is None and self.in_flight[number] == 0:  # no partial one for a busy worker
                 deadline_ns = earliest_ns if at == 0 else least(queue[QueueColumn.DEADLINE_NS, at:])
-                oldest_ns = least(queue[QueueColumn.SUBMIT_NS, at:])
+                oldest_ns = least(queue[self._waits_since, at:])
                 reason, until_ns = self._due(number, size, most, oldest_ns, deadline_ns)
             if reason is None or self.in_flight[number] >= self._in_flight_limit(number, reason):
                 self._wake_up_at(number, reason, until_ns)
@@ -221,7 +225,7 @@ class _Round:
             cap, full = self._cap(number, most, self._waited_for(alike))
             reason, until_ns = self._immediate_reason(len(alike), cap, full), self.now_ns
             if reason is None:
-                oldest_ns = least(self.queue[QueueColumn.SUBMIT_NS, alike])
+                oldest_ns = least(self.queue[self._waits_since, alike])
                 deadline_ns = least(self.queue[QueueColumn.DEADLINE_NS, alike])
                 reason, until_ns = self._due(number, len(alike), most, oldest_ns, deadline_ns)
             if reason is not None and self.in_flight[number] < self._in_flight_limit(
@@ -344,9 +348,10 @@ class _Round:
     ) -> tuple[DispatchReason | None, int]:
         """(reason to dispatch the first n rows now, or None; end of their wait for others).
         most: the most rows of a batch of their bucket."""
-        limits, time = self.limits, self.workers[number].time
+        limits, time, workers = self.limits, self.workers[number].time, len(self.workers)
+        is_lone = not (limits.spreads and any(self.in_flight.values()))
         reason, until_ns = wait_of(
-            self.now_ns, n, most, oldest_ns, limits, time, self.traffic, len(self.workers)
+            self.now_ns, n, most, oldest_ns, limits, time, self.traffic, workers, is_lone=is_lone
         )
         if time is not None and time.known:
             latest_ns = deadline_ns - int(time.high_ns(limits.padded(n))) - limits.later_ns

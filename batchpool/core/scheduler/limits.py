@@ -58,9 +58,9 @@ class Limits:
     def of(cls, config: ModelConfig, stage: Stage = Stage.INFER) -> Limits:
         """The limits that a model's configuration sets for the batches of a stage.
 
-        A row never waits for others of a stage on the CPU while a worker of it is idle, and rows
-        that come together are divided among the idle ones: company saves little there, and `infer`
-        is where batches pay. The latency target is kept by `infer`.
+        Rows of a stage on the CPU that come together are divided among its idle workers, and wait
+        for others no longer than a call's fixed cost: company saves little there, and `infer` is
+        where batches pay. The latency target is kept by `infer`.
         """
         slowdown = config.background_slowdown
         if stage is not Stage.INFER:

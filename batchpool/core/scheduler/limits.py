@@ -12,6 +12,7 @@ from batchpool.core.config.schema import ModelConfig
 from batchpool.core.scheduler.batch_sizes import padded_size
 from batchpool.core.scheduler.element_budget import BucketRows, RowElements
 from batchpool.core.scheduler.estimators import ServiceTime
+from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage
@@ -103,6 +104,12 @@ class Limits:
         if self.bucket_rows is None:
             return self.max_batch
         return min(self.max_batch, self.bucket_rows.of(bucket))
+
+    @property
+    def waits_since(self) -> int:
+        """The column of the time since which rows wait for others: company that rows of a stage on
+        the CPU are held for begins there, not in an earlier stage."""
+        return QueueColumn.SINCE_NS if self.spreads else QueueColumn.SUBMIT_NS
 
     @property
     def within_ns(self) -> float:

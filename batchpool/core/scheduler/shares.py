@@ -24,8 +24,8 @@ from batchpool.core.scheduler.queue import I64
 
 
 def held_ns(n: int, time: ServiceTime | None) -> int:
-    """How long n rows are held for company while another worker is busy, from when the first of
-    them came; 0 where so many pay, or where nobody knows.
+    """The time for which n rows are held for company while another worker is busy, from when the
+    first of them came; 0 where so many pay, or where nobody knows.
 
     time: of the idle worker that they would go to.
     """

@@ -1,13 +1,13 @@
 """Texts through a pool of two stages in virtual time: where they wait, and how many are answered.
 
     python -m bench.stage_latency [--callers 64 1024 4x256] [--processes 10] [--seconds 2]
-                                  [--save FILE.json]
+                                  [--batch-us 80] [--seed 1] [--save FILE.json]
 
 The real batcher, with real lanes, records and rings, on a clock that only this program moves, so
 that the figures are the same on any machine. What stands for the rest of the pool takes so long as
 was measured on 16 cores with one H200, for texts of 4 to 120 words and a tokenizer of BERT:
 
-    a batcher's step   STEP_NS, and BATCH_NS for each batch that it sends or takes back
+    a batcher's step   STEP_NS, and BATCH_US for each batch that it sends or takes back
     a wake-up          WAKE_NS from a bell to the first instruction of who sleeps there
     preprocess         CALL_NS a call and TOKEN_NS a token, a process each
     infer              LAUNCH_NS a batch on the CPU; then one batch after the other on the GPU,
@@ -58,7 +58,7 @@ from bench.support.machine import report
 from bench.support.texts import make_texts
 
 _US = 1_000
-STEP_NS, BATCH_NS, WAKE_NS = 70 * _US, 80 * _US, 40 * _US
+STEP_NS, BATCH_US, WAKE_NS = 70 * _US, 80, 40 * _US
 CALL_NS, TOKEN_NS = 140 * _US, 3_400
 LAUNCH_NS, FINISH_NS, COPY_NS = 250 * _US, 200 * _US, 60 * _US
 FRONT_NS, CLIENT_NS, TURN_NS = 25 * _US, 6 * _US, 40 * _US
@@ -210,7 +210,8 @@ class Caller:
 class Pool:
     """A batcher of one model with its processes and callers."""
 
-    def __init__(self, processes: int, callers: str, seed: int = 1) -> None:
+    def __init__(self, processes: int, callers: str, seed: int, batch_us: int) -> None:
+        self._batch_ns = batch_us * _US
         self.clock = clock = Clock()
         self.random = random.Random(seed)
         spec = spec_of(_Texts)
@@ -288,7 +289,7 @@ class Pool:
         if wake_at_ns < NEVER_NS and wake_at_ns != self._wake_at_ns:
             self._wake_at_ns = wake_at_ns
             self.clock.at(wake_at_ns, self.batcher_process.ring)
-        return STEP_NS + BATCH_NS * (self.batcher.dispatched - before + ended)
+        return STEP_NS + self._batch_ns * (self.batcher.dispatched - before + ended)
 
     def note(self, what: str, stage: Stage, numbers: list[int], now_ns: int) -> None:
         for number in numbers:
@@ -340,8 +341,8 @@ class Pool:
         self.batcher_process.ring()
 
 
-def measure(processes: int, callers: str, seconds: float) -> dict[str, Any]:
-    pool = Pool(processes, callers)
+def measure(processes: int, callers: str, seconds: float, *seed_and_us: int) -> dict[str, Any]:
+    pool = Pool(processes, callers, *seed_and_us)
     start_ns = pool.clock.now_ns
     end_ns = start_ns + int(seconds * 1e9)
     pool.clock.run(end_ns)
@@ -386,9 +387,12 @@ def main() -> None:
     parser.add_argument("--callers", nargs="+", default=["64", "1024", "4x256"])
     parser.add_argument("--processes", type=int, default=10, help="of preprocess")
     parser.add_argument("--seconds", type=float, default=2, help="of virtual time")
+    parser.add_argument("--batch-us", type=int, default=BATCH_US, help="of the batcher, a batch")
+    parser.add_argument("--seed", type=int, default=1, help="rates depend on it by 5 %%")
     parser.add_argument("--save")
     args = parser.parse_args()
-    table = {each: measure(args.processes, each, args.seconds) for each in args.callers}
+    last = args.seconds, args.seed, args.batch_us
+    table = {each: measure(args.processes, each, *last) for each in args.callers}
     report("texts through two stages, in virtual time", table, args.save)
 
 

@@ -1,13 +1,17 @@
 """Texts a second to vectors on a GPU: over HTTP by wrk, by local clients; the tokenizer alone.
 
     python -m bench.text_rates [--connections 64 1024] [--seconds 5] [--rounds 3] [--devices 0]
-                               [--tokenizer FILE] [--serve=FLAG ...] [--save FILE.json]
+                               [--preprocess-workers auto 3] [--tokenizer FILE] [--serve=FLAG ...]
+                               [--save FILE.json]
 
 The shape of all-MiniLM-L6-v2 with random weights, in half precision by CUDA graphs; 400 texts of 4
 to 120 words. In turns: HTTP with so many connections, one text a request, JSON in and binary out,
 heads that differ; local clients with windows of texts; local clients with texts one by one; the
 tokenizer in one process that has all cores. Each vector is compared with that of single precision
 on the CPU. "cores" of a role is the CPU time of its processes over the time of the run.
+
+--preprocess-workers: one pool after the other with so many processes of preprocess, the figures of
+each under its number; "auto" as the pool chooses.
 
 --tokenizer: a tokenizer.json of the library tokenizers; without it words become numbers by their
 checksum, which is cheaper than a tokenizer.
@@ -109,9 +113,12 @@ def tokenizer_alone(known: Known, path: str, seconds: float) -> float:
     return done / (time.monotonic() - begun_s)
 
 
-def measure(args: argparse.Namespace, folder: Path, known: Known) -> dict[str, Any]:
+def measure(
+    args: argparse.Namespace, folder: Path, known: Known, preprocess_workers: str
+) -> dict[str, Any]:
     rounds: Rounds = defaultdict(list)
-    flags = ["--devices", args.devices, "--max-batch", str(args.max_batch), *args.serve]
+    flags = ["--devices", args.devices, "--max-batch", str(args.max_batch)]
+    flags += ["--preprocess-workers", preprocess_workers, *args.serve]
     if args.tokenizer:
         flags += ["--option", f"tokenizer={args.tokenizer}"]
     begun_s = time.monotonic()
@@ -174,6 +181,7 @@ def main() -> None:
     parser.add_argument("--max-batch", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--preprocess-workers", nargs="+", default=["auto"])
     parser.add_argument("--tokenizer", default="", help="a tokenizer.json")
     parser.add_argument("--devices", default="0", help='of the pool, as "0" or "cpu"')
     parser.add_argument("--serve", action="append", default=[], help="a flag of batchpool serve")
@@ -190,7 +198,15 @@ def main() -> None:
             for number, text in enumerate(known.texts)
         ]
         (folder / "bodies").write_text("\n".join(json.dumps(body) for body in bodies))
-        report("Texts to vectors", measure(args, folder, known), args.save)
+        pools = {each: measure(args, folder, known, each) for each in args.preprocess_workers}
+        rows = pools[args.preprocess_workers[0]]
+        if len(pools) > 1:
+            rows = {
+                f"preprocess_workers {each}, {name}": value
+                for each, found in pools.items()
+                for name, value in found.items()
+            }
+        report("Texts to vectors", rows, args.save)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ class Batcher:
             return
         if self.models[worker.model].generates:
             self.sequence_ends.lose(worker, cause)
-        for batch in sorted(worker.batches.values(), key=lambda b: b.token):
+        for batch in list(worker.batches.values()):
             if worker.has_finished(batch):
                 self.completion.finish_batch(worker, batch)
             else:

@@ -93,7 +93,7 @@ def _take_over_record(
         )
         batcher.dispatched = max(batcher.dispatched, token)
         batch.counted = batcher.flight_recorder.has(worker.number, token)
-        worker.batches[record] = batch
+        worker.adopt(batch)
         for lane, part in batcher.lanes.by_lane(rows):
             lane.running += part.shape[1]
         if finished:

@@ -85,7 +85,8 @@ class WorkerProxy:
         self.row = row
         self.worker_segment = worker_segment
         self.ring = ring
-        self.batches: dict[int, DispatchedBatch] = {}  # by record
+        # By record, the oldest first: as they are dispatched, so are their tokens.
+        self.batches: dict[int, DispatchedBatch] = {}
         self.reserved_tokens = 0  # of the sequences in flight
         # Records that are free unless they stand in `batches`; the last one is used first.
         self._unused = list(range(worker_segment.layout.slots - 1, -1, -1))
@@ -178,8 +179,9 @@ class WorkerProxy:
         return batch
 
     def adopt(self, batch: DispatchedBatch) -> None:
-        """Take over a batch that an earlier batcher dispatched."""
+        """Take over a batch that an earlier batcher dispatched; in any order of several."""
         self.batches[batch.record] = batch
+        self.batches = dict(sorted(self.batches.items(), key=lambda item: item[1].token))
         self.reserved_tokens += batch.tokens
 
     def publish(self, batch: DispatchedBatch) -> None:
@@ -257,9 +259,8 @@ class WorkerProxy:
         """The expected time at which its batches in flight are finished; 0 if it has none."""
         if not self.batches:
             return 0
-        in_order = sorted(self.batches.values(), key=lambda batch: batch.token)
-        at_ns = float(max(in_order[0].sent_ns, self._last_done_ns))
-        for batch in in_order:
+        at_ns = float(self._last_done_ns)
+        for batch in self.batches.values():
             at_ns = max(at_ns, batch.sent_ns) + self.service_time.mean_ns(batch.size)
         return max(now_ns, int(at_ns))
 
@@ -270,7 +271,7 @@ class WorkerProxy:
         """
         if not self.batches or not self.service_time.known:
             return 0
-        oldest = min(self.batches.values(), key=lambda batch: batch.token)
+        oldest = next(iter(self.batches.values()))
         usual_ns = self.service_time.high_ns(oldest.size)
         since_ns = max(oldest.sent_ns, self._last_done_ns)
         return since_ns if now_ns - since_ns > _OVERDUE_TIMES * usual_ns + _OVERDUE_NS else 0

@@ -21,9 +21,9 @@ A partial batch leaves for an idle worker
 
 Background rows beside others are bounded in number (core/scheduler/background.py). A batch that
 they may not fill leaves as a partial one does, for an idle worker only: others may join it still.
-Where `spreads` is set the rows are divided among the idle workers (core/scheduler/shares.py). A
-target for the 99th percentile bounds batches, waits and the queue, and refuses rows that would be
-late (core/scheduler/latency_target.py).
+Where `spreads` is set rows are divided among idle workers, and few are held for company
+(core/scheduler/shares.py). A target for the 99th percentile bounds batches, waits and the queue,
+and refuses rows that would be late (core/scheduler/latency_target.py).
 
 Invariants, which are also the property tests:
 
@@ -31,9 +31,8 @@ Invariants, which are also the property tests:
       its inputs has more padded elements than the budget, unless no batch could be smaller;
     - nothing is sent to a worker that is closed;
     - a full batch does not wait while a worker is idle or may have another batch in flight;
-    - rows that spread are divided among all idle workers, in batches that differ by one row at
-      most, unless smaller ones would not pay;
-    - while a worker is idle no row waits longer since submission than the policy's limit;
+    - rows that spread are divided evenly among all idle workers, as far as small batches pay;
+    - while a worker is idle no row waits longer than the policy's limit, or than it may be held;
     - rows of one bucket are dispatched in the order of service among those a worker may run;
     - a row at or past its deadline is not dispatched, and expires without waiting for a worker;
     - nothing is refused without a target, nor what is expected to be answered in time;
@@ -174,7 +173,7 @@ class _Round:
             reason, until_ns = self._immediate_reason(size, cap, full), self.now_ns
             if reason is None and self.in_flight[number] == 0:  # no partial one for a busy worker
                 deadline_ns = earliest_ns if at == 0 else least(queue[QueueColumn.DEADLINE_NS, at:])
-                oldest_ns = least(queue[QueueColumn.SUBMIT_NS, at:])
+                oldest_ns = least(queue[self.limits.waits_since, at:])
                 reason, until_ns = self._due(number, size, most, oldest_ns, deadline_ns)
             if reason is None or self.in_flight[number] >= self._in_flight_limit(number, reason):
                 self._wake_up_at(number, reason, until_ns)
@@ -221,7 +220,7 @@ class _Round:
             cap, full = self._cap(number, most, self._waited_for(alike))
             reason, until_ns = self._immediate_reason(len(alike), cap, full), self.now_ns
             if reason is None:
-                oldest_ns = least(self.queue[QueueColumn.SUBMIT_NS, alike])
+                oldest_ns = least(self.queue[self.limits.waits_since, alike])
                 deadline_ns = least(self.queue[QueueColumn.DEADLINE_NS, alike])
                 reason, until_ns = self._due(number, len(alike), most, oldest_ns, deadline_ns)
             if reason is not None and self.in_flight[number] < self._in_flight_limit(
@@ -344,9 +343,10 @@ class _Round:
     ) -> tuple[DispatchReason | None, int]:
         """(reason to dispatch the first n rows now, or None; end of their wait for others).
         most: the most rows of a batch of their bucket."""
-        limits, time = self.limits, self.workers[number].time
+        limits, time, workers = self.limits, self.workers[number].time, len(self.workers)
+        is_lone = not (limits.spreads and any(self.in_flight.values()))
         reason, until_ns = wait_of(
-            self.now_ns, n, most, oldest_ns, limits, time, self.traffic, len(self.workers)
+            self.now_ns, n, most, oldest_ns, limits, time, self.traffic, workers, is_lone=is_lone
         )
         if time is not None and time.known:
             latest_ns = deadline_ns - int(time.high_ns(limits.padded(n))) - limits.later_ns

@@ -12,6 +12,7 @@ from batchpool.core.config.schema import ModelConfig
 from batchpool.core.scheduler.batch_sizes import padded_size
 from batchpool.core.scheduler.element_budget import BucketRows, RowElements
 from batchpool.core.scheduler.estimators import ServiceTime
+from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage
@@ -58,9 +59,9 @@ class Limits:
     def of(cls, config: ModelConfig, stage: Stage = Stage.INFER) -> Limits:
         """The limits that a model's configuration sets for the batches of a stage.
 
-        A row never waits for others of a stage on the CPU while a worker of it is idle, and rows
-        that come together are divided among the idle ones: company saves little there, and `infer`
-        is where batches pay. The latency target is kept by `infer`.
+        Rows of a stage on the CPU that come together are divided among its idle workers, and wait
+        for others no longer than a call's fixed cost: company saves little there, and `infer` is
+        where batches pay. The latency target is kept by `infer`.
         """
         slowdown = config.background_slowdown
         if stage is not Stage.INFER:
@@ -103,6 +104,12 @@ class Limits:
         if self.bucket_rows is None:
             return self.max_batch
         return min(self.max_batch, self.bucket_rows.of(bucket))
+
+    @property
+    def waits_since(self) -> int:
+        """The column of the time since which rows wait for others: company that rows of a stage on
+        the CPU are held for begins there, not in an earlier stage."""
+        return QueueColumn.SINCE_NS if self.spreads else QueueColumn.SUBMIT_NS
 
     @property
     def within_ns(self) -> float:

@@ -3,6 +3,12 @@
 Where `spreads` is set, as for stages on the CPU, no worker takes more than its share of the rows
 that wait, though a batch is no smaller than pays (`ServiceTime.least_share`). Batches that are
 queued behind others are full.
+
+Rows that come one by one would all leave alone, as long as a worker is idle: the more workers there
+are, the smaller are the batches, and the more of them the batcher has to send and take back, which
+everybody waits for. So fewer rows than pay are held for company while another worker is busy, for
+as long as a call without rows takes: what a batch of their own would cost besides. Where all others
+are idle, rows leave at once.
 """
 
 from __future__ import annotations
@@ -15,6 +21,17 @@ import numpy.typing as npt
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.limits import WorkerView
 from batchpool.core.scheduler.queue import I64
+
+
+def held_ns(n: int, time: ServiceTime | None) -> int:
+    """The time for which n rows are held for company while another worker is busy, from when the
+    first of them came; 0 where so many pay, or where nobody knows.
+
+    time: of the idle worker that they would go to.
+    """
+    if time is None or not time.known or n >= time.least_share:
+        return 0
+    return int(time.base_ns)
 
 
 def share_of(n: int, idle: int, time: ServiceTime | None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
 from batchpool.core.scheduler.limits import Limits
+from batchpool.core.scheduler.shares import held_ns
 
 _HEAVY_LOAD = 0.5  # share of the workers' capacity; above it waits may reach max_wait_peak
 # The most frequent reason: looking a member up in its enum is slow.
@@ -20,12 +21,17 @@ def wait_of(
     time: ServiceTime | None,
     traffic: ArrivalEstimator | None,
     workers: int,
+    *,
+    is_lone: bool = True,
 ) -> tuple[DispatchReason, int]:
     """(reason to leave then, end of the wait): how long the policy lets n rows wait for others.
 
-    most: the most rows of a batch of their bucket. oldest_ns: when the first of them was submitted.
-    time: of the worker's batches. workers: that may run them.
+    most: the most rows of a batch of their bucket. oldest_ns: when the first of them was submitted;
+    where rows spread, when it came to this stage. time: of the worker's batches. workers: that may
+    run them. is_lone: no worker is busy.
     """
+    if limits.spreads and not is_lone and (wait_ns := held_ns(n, time)):
+        return DispatchReason.WAIT, oldest_ns + wait_ns
     if not limits.adaptive:
         reason = DispatchReason.WAIT if limits.max_wait_ns else _IDLE
         return reason, oldest_ns + limits.max_wait_ns

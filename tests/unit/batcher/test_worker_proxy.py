@@ -119,6 +119,19 @@ def test_nothing_should_wait_behind_a_batch_that_may_never_end(proxy: WorkerProx
     assert (apart.closed, apart.overdue_since_ns) == (True, 0), "suspects, and nothing beside them"
 
 
+def test_batches_of_an_earlier_batcher_count_from_the_oldest_in_whatever_order_they_are_found(
+    proxy: WorkerProxy,
+) -> None:
+    for _ in range(3):
+        proxy.service_time.took(1, 10 * MS)
+    for record, token, sent_ms in ((5, 7, 40), (2, 3, 20), (9, 5, 30)):
+        proxy.adopt(DispatchedBatch(record, token, rows_of(1), sent_ms * MS, 1, token))
+    assert [batch.token for batch in proxy.batches.values()] == [3, 5, 7]
+    assert proxy.free_at_ns(21 * MS) == 50 * MS, "each begins at its dispatch, as the others ended"
+    limit_ns = int(4 * proxy.service_time.high_ns(1)) + 100 * MS
+    assert proxy.overdue_since_ns(20 * MS + limit_ns + 1) == 20 * MS
+
+
 def test_an_engines_sizes_count_for_times() -> None:
     time = ServiceTime((8, 64))
     for _ in range(20):

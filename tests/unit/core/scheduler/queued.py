@@ -23,14 +23,17 @@ def rows_of(
     submit: Words = 0,
     lane: Words = 0,
     bucket: Words = 0,
+    since: Words | None = None,
 ) -> I64:
-    """n rows of these words; name: their SEQUENCE, by which they can be told, 0 to n - 1."""
+    """n rows of these words; name: their SEQUENCE, by which they can be told, 0 to n - 1. since:
+    when they came to this stage; None for when they were submitted."""
     rows = np.zeros((QUEUE_COLUMNS, n), dtype=np.int64)
     rows[QueueColumn.SEQUENCE] = range(n) if name is None else name
     rows[QueueColumn.FLOW] = flow
     rows[QueueColumn.PRIORITY] = priority
     rows[QueueColumn.DEADLINE_NS] = deadline
     rows[QueueColumn.SUBMIT_NS] = submit
+    rows[QueueColumn.SINCE_NS] = submit if since is None else since
     rows[QueueColumn.LANE] = lane
     rows[QueueColumn.BUCKET] = bucket
     return rows

@@ -36,6 +36,8 @@ def longest_wait_ns(o: Outcome, worker: WorkerView, rows: Sequence[int]) -> floa
     limits, traffic, time = o.limits, o.case.traffic, o.known(worker)
     if limits.draining:
         return 0
+    if limits.spreads and time is not None and any(o.load[other.number] for other in o.open):
+        return time.base_ns if len(rows) < time.least_share else 0
     if not limits.adaptive:
         return limits.max_wait_ns
     if traffic is None or time is None:

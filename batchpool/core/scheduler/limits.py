@@ -91,7 +91,11 @@ class Limits:
         declaration of the stage."""
         bucketed = SizeBuckets(spec).many
         elements = RowElements.of_stage(spec) if bucketed and not self.spreads else None
-        if not self.max_elements:
+        if self.max_elements:
+            rows = BucketRows.of_stage(spec, self.max_elements, self.max_batch, self.sizes)
+        elif spec.sized_by_length:
+            rows = BucketRows.by_length(spec, self.max_batch, self.sizes)
+        else:
             return replace(self, bucketed=bucketed, row_elements=elements)
         rows = BucketRows.of_stage(spec, self.max_elements, self.max_batch, self.sizes)
         if bucketed:

@@ -209,7 +209,8 @@ class ModelSpec:
     reads besides. output_noun: what messages call an output: one of a stage may be a feature or a
     prediction of the model. generates: the model is a `Generator`: its first input is the prompt,
     its first output the tokens, of which a running row has as many as `size.out` says. text: of a
-    generator whose tokens are text.
+    generator whose tokens are text. sized_by_length: names of the inputs of bytes whose length is a
+    size of the row, as a dynamic dimension is (`fused_spec` of core/tensors/stages.py).
 
     Raises ConfigError for an unknown framework, a name that is used twice, no input or output,
     a parameter that is no scalar, a feature or prediction with a default or labels, and an input's
@@ -228,6 +229,7 @@ class ModelSpec:
     output_noun: str = "output"
     generates: bool = False
     text: Text | None = None
+    sized_by_length: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.framework not in FRAMEWORKS:
@@ -323,12 +325,14 @@ class ModelSpec:
         generator: dict[str, Any] = {"generates": True} if self.generates else {}
         if self.text is not None:
             generator["text"] = self.text.to_wire()
+        lengths = {"sized_by_length": list(self.sized_by_length)} if self.sized_by_length else {}
         return {
             "name": self.name,
             "framework": self.framework,
             **{kind: [_tensor_to_wire(t) for t in getattr(self, kind)] for kind in kinds},
             **{_KEPT[kind]: list(getattr(self, _KEPT[kind])) for kind in made},
             **generator,
+            **lengths,
         }
 
     @classmethod
@@ -342,6 +346,7 @@ class ModelSpec:
         return cls(
             form["name"], form["framework"], inputs, outputs, parameters, features, kept_inputs,
             predictions, kept_tensors, generates=form.get("generates", False), text=text,
+            sized_by_length=tuple(form.get("sized_by_length", ())),
         )  # fmt: skip
 
 

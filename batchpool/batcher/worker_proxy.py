@@ -63,7 +63,7 @@ class WorkerProxy:
     batches; an inactive worker finishes those that it has. row: its row in the counters.
     identity: (index among its model's workers, pid), which error messages carry.
     token: of its last batch. elements_time: its batch times by their padded elements, where
-    `row_elements` tells those of a row.
+    `row_elements` tells those of a row. last_bucket: of its last batch; -1 before the first one.
     reserved_tokens: of a generator's worker, those that its sequences may have.
     """
 
@@ -92,6 +92,7 @@ class WorkerProxy:
         self.service_time = ServiceTime()
         self.row_elements: RowElements | None = None
         self.elements_time: ServiceTime | None = None
+        self.last_bucket = -1
         self._acknowledged = np.zeros(len(worker_segment.lanes), dtype=bool)
         self._mapped_version = -1  # of the lane table, all of whose lanes the worker has mapped
         self._sq = worker_segment.sq_producer()
@@ -164,7 +165,7 @@ class WorkerProxy:
             bucket = int(rows[QueueColumn.BUCKET, 0])
             if bucket and least(rows[QueueColumn.BUCKET]) != largest(rows[QueueColumn.BUCKET]):
                 bucket = joined_bucket({*rows[QueueColumn.BUCKET].tolist()})
-            worker_segment.bucket_of[record] = bucket
+            worker_segment.bucket_of[record] = self.last_bucket = bucket
         worker_segment.row_lane[record, :n] = rows[QueueColumn.LANE]
         worker_segment.row_slot[record, :n] = rows[QueueColumn.SLOT]
         worker_segment.row_sequence[record, :n] = rows[QueueColumn.SEQUENCE]
@@ -303,6 +304,7 @@ class WorkerProxy:
                 self.service_time,
                 free_at_ns,
                 closed,
+            or view.last_bucket != self.last_bucket
                 overdue_since_ns,
                 self.elements_time,
             )
@@ -313,6 +315,7 @@ class WorkerProxy:
         return self.worker_segment.launched.get() >= batch.token
 
     def tokens_made(self, batch: DispatchedBatch) -> int:
+                self.last_bucket,
         """The tokens that the worker has made for a sequence since it joined; 0 before."""
         # What an earlier use of the record left is gone before `launched` names this one.
         return self.worker_segment.made_of[batch.record] if self.has_launched(batch) else 0

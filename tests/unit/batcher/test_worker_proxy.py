@@ -97,7 +97,10 @@ def test_a_decision_sees_a_worker_as_it_is(proxy: WorkerProxy) -> None:
     assert (busy.in_flight, busy.free_at_ns) == (1, 7)
     assert proxy.view(None, 8).free_at_ns == 8
     proxy.free(proxy.batches[0])
-    assert proxy.view(None, 0) == idle
+    again = proxy.view(None, 0)
+    assert (again.in_flight, again.free_at_ns) == (0, 0)
+    assert (idle.last_bucket, again.last_bucket) == (-1, 0)
+    assert proxy.view(None, 0) is again
 
 
 def test_nothing_should_wait_behind_a_batch_that_may_never_end(proxy: WorkerProxy) -> None:

@@ -261,8 +261,16 @@ class WorkerProxy:
         in_order = sorted(self.batches.values(), key=lambda batch: batch.token)
         at_ns = float(max(in_order[0].sent_ns, self._last_done_ns))
         for batch in in_order:
-            at_ns = max(at_ns, batch.sent_ns) + self.service_time.mean_ns(batch.size)
+            at_ns = max(at_ns, batch.sent_ns) + self._expected_ns(batch)
         return max(now_ns, int(at_ns))
+
+    def _expected_ns(self, batch: DispatchedBatch) -> float:
+        """The expected time of a batch: by its elements where rows differ in these."""
+        time = self.elements_time
+        if time is None or self.row_elements is None or not time.known:
+            return self.service_time.mean_ns(batch.size)
+        elements = self.row_elements.of(self.worker_segment.bucket_of[batch.record])
+        return time.mean_ns(batch.size * elements)
 
     def overdue_since_ns(self, now_ns: int) -> int:
         """The start of its oldest batch if that takes so long that it may hang, else 0.
@@ -272,7 +280,7 @@ class WorkerProxy:
         if not self.batches or not self.service_time.known:
             return 0
         oldest = min(self.batches.values(), key=lambda batch: batch.token)
-        usual_ns = self.service_time.high_ns(oldest.size)
+        usual_ns = self.service_time.spread * self._expected_ns(oldest)
         since_ns = max(oldest.sent_ns, self._last_done_ns)
         return since_ns if now_ns - since_ns > _OVERDUE_TIMES * usual_ns + _OVERDUE_NS else 0
 
@@ -296,6 +304,7 @@ class WorkerProxy:
             or view.free_at_ns != free_at_ns
             or view.closed is not closed
             or view.overdue_since_ns != overdue_since_ns
+            or view.last_bucket != self.last_bucket
         ):
             view = self._view = WorkerView(
                 self.number,
@@ -304,9 +313,9 @@ class WorkerProxy:
                 self.service_time,
                 free_at_ns,
                 closed,
-            or view.last_bucket != self.last_bucket
                 overdue_since_ns,
                 self.elements_time,
+                self.last_bucket,
             )
         return view
 
@@ -315,7 +324,6 @@ class WorkerProxy:
         return self.worker_segment.launched.get() >= batch.token
 
     def tokens_made(self, batch: DispatchedBatch) -> int:
-                self.last_bucket,
         """The tokens that the worker has made for a sequence since it joined; 0 before."""
         # What an earlier use of the record left is gone before `launched` names this one.
         return self.worker_segment.made_of[batch.record] if self.has_launched(batch) else 0

@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 
+from batchpool.batcher.input_buckets import InputBuckets
 from batchpool.batcher.reservation import Reservations
 from batchpool.batcher.stage_buckets import StageBuckets
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn, every, largest, least
-from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.stages import Stage, stages_of
 from batchpool.shm.lane import Lane
@@ -91,7 +91,7 @@ class AdmittedLane:
         self._cq = lane.cq_producer()
         self._own_flow = -serial if own_flow else None  # below every flow that a row can carry
         self.reservations = Reservations(lane) if lane.spec.generates else None
-        self._buckets = SizeBuckets(lane.spec)
+        self._buckets = InputBuckets(lane)
         first, *later = stages or stages_of(lane.spec)
         self._first, self._later = int(first), [int(stage) for stage in later]
         self._later_buckets = {stage: StageBuckets(lane, stage) for stage in later}
@@ -114,8 +114,6 @@ class AdmittedLane:
         self._status = lane.scalars("status")
         if later:
             self._stage = lane.scalars("stage")
-        self._sizes = lane.scalars("size.in")
-        self._sizes_width: int = lane.layout.columns["size.in"].shape[1]
 
     def set_gate(self, gate: LaneGate) -> None:
         """Store the gate."""
@@ -203,9 +201,7 @@ class AdmittedLane:
             if self._own_flow is None:
                 at[_FLOW_AT + k] = self._flow[slot]
             if self._buckets.many:
-                first = slot * self._sizes_width
-                sizes = [self._sizes[first + i] for i in range(self._sizes_width)]
-                at[_BUCKET_AT + k] = self._buckets.of_one(sizes)
+                at[_BUCKET_AT + k] = self._buckets.of_one(slot)
             attempt[slot] = 0
             if self._later:
                 self._stage[slot] = self._first
@@ -385,7 +381,7 @@ class AdmittedLane:
         that they reserve."""
         if self.reservations is not None:
             return self.reservations.of(slots)
-        return self._buckets.of(self.lane.input_sizes[slots]) if self._buckets.many else 0
+        return self._buckets.of(slots)
 
     def _buckets_at(self, slots: Array, stage: Stage) -> Array | list[int] | int:
         """The buckets of the rows in these slots, by the tensors that the stage reads."""

@@ -63,7 +63,7 @@ class WorkerProxy:
     batches; an inactive worker finishes those that it has. row: its row in the counters.
     identity: (index among its model's workers, pid), which error messages carry.
     token: of its last batch. elements_time: its batch times by their padded elements, where
-    `row_elements` tells those of a row.
+    `row_elements` tells those of a row. last_bucket: of its last batch; -1 before the first one.
     reserved_tokens: of a generator's worker, those that its sequences may have.
     """
 
@@ -93,6 +93,7 @@ class WorkerProxy:
         self.service_time = ServiceTime()
         self.row_elements: RowElements | None = None
         self.elements_time: ServiceTime | None = None
+        self.last_bucket = -1
         self._acknowledged = np.zeros(len(worker_segment.lanes), dtype=bool)
         self._mapped_version = -1  # of the lane table, all of whose lanes the worker has mapped
         self._sq = worker_segment.sq_producer()
@@ -165,7 +166,7 @@ class WorkerProxy:
             bucket = int(rows[QueueColumn.BUCKET, 0])
             if bucket and least(rows[QueueColumn.BUCKET]) != largest(rows[QueueColumn.BUCKET]):
                 bucket = joined_bucket({*rows[QueueColumn.BUCKET].tolist()})
-            worker_segment.bucket_of[record] = bucket
+            worker_segment.bucket_of[record] = self.last_bucket = bucket
         worker_segment.row_lane[record, :n] = rows[QueueColumn.LANE]
         worker_segment.row_slot[record, :n] = rows[QueueColumn.SLOT]
         worker_segment.row_sequence[record, :n] = rows[QueueColumn.SEQUENCE]
@@ -261,8 +262,16 @@ class WorkerProxy:
             return 0
         at_ns = float(self._last_done_ns)
         for batch in self.batches.values():
-            at_ns = max(at_ns, batch.sent_ns) + self.service_time.mean_ns(batch.size)
+            at_ns = max(at_ns, batch.sent_ns) + self._expected_ns(batch)
         return max(now_ns, int(at_ns))
+
+    def _expected_ns(self, batch: DispatchedBatch) -> float:
+        """The expected time of a batch: by its elements where rows differ in these."""
+        time = self.elements_time
+        if time is None or self.row_elements is None or not time.known:
+            return self.service_time.mean_ns(batch.size)
+        elements = self.row_elements.of(self.worker_segment.bucket_of[batch.record])
+        return time.mean_ns(batch.size * elements)
 
     def overdue_since_ns(self, now_ns: int) -> int:
         """The start of its oldest batch if that takes so long that it may hang, else 0.
@@ -272,7 +281,7 @@ class WorkerProxy:
         if not self.batches or not self.service_time.known:
             return 0
         oldest = next(iter(self.batches.values()))
-        usual_ns = self.service_time.high_ns(oldest.size)
+        usual_ns = self.service_time.spread * self._expected_ns(oldest)
         since_ns = max(oldest.sent_ns, self._last_done_ns)
         return since_ns if now_ns - since_ns > _OVERDUE_TIMES * usual_ns + _OVERDUE_NS else 0
 
@@ -296,6 +305,7 @@ class WorkerProxy:
             or view.free_at_ns != free_at_ns
             or view.closed is not closed
             or view.overdue_since_ns != overdue_since_ns
+            or view.last_bucket != self.last_bucket
         ):
             view = self._view = WorkerView(
                 self.number,
@@ -306,6 +316,7 @@ class WorkerProxy:
                 closed,
                 overdue_since_ns,
                 self.elements_time,
+                self.last_bucket,
             )
         return view
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -70,8 +71,8 @@ def _print_of(path: str, total: int | None) -> dict[str, Any]:
 
 
 def tensors_print(spec: ModelSpec) -> str:
-    """A hash of a model's tensors."""
-    form = json.dumps(spec.to_wire(), sort_keys=True, default=str)
+    """A hash of a model's tensors. How batches are formed of them is none of it."""
+    form = json.dumps(replace(spec, sized_by_length=()).to_wire(), sort_keys=True, default=str)
     return hashlib.sha256(form.encode()).hexdigest()
 
 

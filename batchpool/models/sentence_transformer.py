@@ -50,8 +50,10 @@ _WITHOUT_CODE = ("Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", "D
 
 
 class SentenceTransformer(bp.Model):
-    """`text` [n] bytes, UTF-8 -> `embedding` [n, dimensions] float32.
+    """`text` [n] bytes, UTF-8 -> `prompt_tokens` [n] int64, `embedding` [n, dimensions] float32.
 
+    prompt_tokens: that each text took, cut and with its prompt, for the `usage` of OpenAI's
+    clients; a folder whose first module is no Transformer has no such output.
     path: the folder. max_bytes: of a text. dimensions: of a vector, 0 for the folder's; fewer cut
     it. normalize: scale vectors to length one, also where the folder does
     not. dtype: of the weights; "auto" is half precision on a GPU. cuda_graphs: capture the network
@@ -100,7 +102,9 @@ class SentenceTransformer(bp.Model):
             if default not in self._prompts:
                 raise ValueError(f"default_prompt_name {default!r} is none of its prompts")
         self.inputs = [bp.Tensor("text", "bytes", (), max_bytes=max_bytes)]
-        self.outputs = [bp.Tensor("embedding", "float32", (self._dimensions,))]
+        self._counts = bool(parts) and _is_of_library(parts[0][0], "Transformer")
+        counted = [bp.Tensor("prompt_tokens", "int64")] if self._counts else []
+        self.outputs = [*counted, bp.Tensor("embedding", "float32", (self._dimensions,))]
         if any(self._prompts.values()):
             limit = max(_PROMPT_NAME_BYTES, longest)
             self.parameters = [bp.Tensor("prompt_name", "bytes", max_bytes=limit, default=default)]
@@ -185,24 +189,30 @@ class SentenceTransformer(bp.Model):
             )
 
     def infer(self, batch: bp.Batch) -> dict[str, torch.Tensor]:
-        if not self.features:
-            return {"embedding": self._in_one_step(batch)}
-        tokens = token_inputs(batch, self._model.tokenizer, self._names)
-        return {"embedding": self._vectors({**self._beside, **tokens})}
+        import torch
 
-    def _in_one_step(self, batch: bp.Batch) -> torch.Tensor:
+        if not self.features:
+            return self._in_one_step(batch)
+        tokens = token_inputs(batch, self._model.tokenizer, self._names)
+        lengths = torch.as_tensor(batch.sizes["ids"], device=batch["ids"].device)[:, 0]
+        return {"prompt_tokens": lengths, "embedding": self._vectors({**self._beside, **tokens})}
+
+    def _in_one_step(self, batch: bp.Batch) -> dict[str, torch.Tensor]:
         import torch
 
         texts = decoded(batch, "text")
         chosen = self._prompts_of(batch)
         vectors = torch.empty((batch.n, self._dimensions), device=self._model.device)
+        counts = torch.zeros(batch.n, dtype=torch.int64)
         for name in set(chosen):
             with_prompt = np.flatnonzero([each == name for each in chosen])
             for group in by_length([texts[row] for row in with_prompt]):
                 rows = with_prompt[group]
                 tokens = self._tokens([texts[row] for row in rows], self._prompts[name])
+                if self._counts:  # before pooling leaves a prompt out of the mask
+                    counts[torch.from_numpy(rows)] = tokens["attention_mask"].sum(dim=1).cpu()
                 vectors[torch.from_numpy(rows).to(vectors.device)] = self._vectors(tokens)
-        return vectors
+        return {"embedding": vectors} | ({"prompt_tokens": counts} if self._counts else {})
 
     def _prompts_of(self, batch: bp.Batch) -> list[str]:
         """The name of each row's prompt; one that is not there fails its row."""
@@ -249,8 +259,7 @@ def _check_modules(file: Path, parts: Sequence[tuple[str, Path]]) -> None:
     whole. parts: class
     and folder of each module that the file lists."""
     for name, folder in parts:
-        package, _, kind = name.rpartition(".")
-        if not package.startswith("sentence_transformers.") or kind not in _WITHOUT_CODE:
+        if not _is_of_library(name, *_WITHOUT_CODE):
             check_trust(False, f"the module {name!r} of {file}")
         pickled = folder / "pytorch_model.bin"
         if pickled.is_file() and not list(folder.glob("model*.safetensors")):
@@ -259,10 +268,15 @@ def _check_modules(file: Path, parts: Sequence[tuple[str, Path]]) -> None:
             check_safetensors(weights)
 
 
+def _is_of_library(name: str, *kinds: str) -> bool:
+    """True for a module of the library that is of one of these kinds, by its type in a folder."""
+    package, _, kind = name.rpartition(".")
+    return package.startswith("sentence_transformers.") and kind in kinds
+
+
 def _makes_ids_only(parts: Sequence[tuple[str, Path]]) -> bool:
     """True if all that the modules need of a text is the ids of its tokens."""
-    package, _, kind = parts[0][0].rpartition(".") if parts else ("", "", "")
-    if not package.startswith("sentence_transformers.") or kind != "Transformer":
+    if not parts or not _is_of_library(parts[0][0], "Transformer"):
         return False
     pooling = [json_object(folder / "config.json") for _, folder in parts[1:]]
     return all(settings.get("include_prompt", True) for settings in pooling)

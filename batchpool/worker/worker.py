@@ -176,6 +176,7 @@ class Worker:
             for tensor in self.spec.inputs:
                 most = limits.get(tensor.name)
                 inputs[tensor.name], batch.sizes[tensor.name] = self._load(batch, tensor, most)
+            self._bucket_limits.cut(worker_segment.bucket_of[record], inputs)
             for tensor in self.spec.parameters:
                 inputs[tensor.name], _ = self._load(batch, tensor, parameter=True)
             batch.loaded_ns = self._clock_ns()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,10 @@ def test_vectors_are_those_of_encode(pool: Pool, models: list[dict[str, Any]]) -
     for found, prompt in ((plain, ""), (query, "query : ")):
         expected = encoder.encode(TEXTS, prompt=prompt)
         assert np.sum(found * expected, axis=1).min() > 0.9999
+    body = json.dumps({"model": "vectors", "input": TEXTS}).encode()
+    usage = ask(pool, "/v1/embeddings", body).object["usage"]
+    tokens = sum(len(encoder.tokenizer(text, truncation=True)["input_ids"]) for text in TEXTS)
+    assert usage == {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 def test_a_bad_text_is_a_400_of_its_own(pool: Pool, models: list[dict[str, Any]]) -> None:

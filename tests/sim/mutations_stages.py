@@ -148,7 +148,7 @@ def rows_keep_the_bucket_of_their_inputs(patch: Patch) -> None:
     patch.setattr(
         AdmittedLane,
         "_buckets_at",
-        lambda self, slots, stage: self._buckets.of(self.lane.input_sizes[slots]),
+        lambda self, slots, stage: self._buckets.of(slots),
     )
 
 

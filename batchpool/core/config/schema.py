@@ -87,7 +87,9 @@ class ModelConfig:
     max_batch_elements: int = key_field(
         0,
         "most elements of each input of a batch, rows x the row's shape as it is padded: fewer rows"
-        " share a batch where they are long, and a row above it runs alone; 0 means no bound",
+        " share a batch where they are long, and a row above it runs alone; 0 means no bound. Where"
+        " the workers run preprocess and it makes rows of dynamic size, eight bytes of an input"
+        " count as an element, and 0 means 2048 of them",
         unit="elements",
         most=1 << 40,
     )

@@ -9,7 +9,7 @@ batch goes to an idle worker only, since more rows may join it while a worker is
 starting later. Which batches are queued behind the one that a worker runs is told in
 core/scheduler/depth.py. Where a partial batch is due and a full one of another bucket behind it
 could be queued, the partial one is queued in its place. Few rows of several buckets may share a
-batch all the same (core/scheduler/joined_buckets.py).
+batch (core/scheduler/joined_buckets.py); buckets take turns (core/scheduler/bucket_turns.py).
 
 A partial batch leaves for an idle worker
 
@@ -50,6 +50,7 @@ import numpy.typing as npt
 
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.background import BACKGROUND_KEY, rows_beside
+from batchpool.core.scheduler.bucket_turns import BucketTurns
 from batchpool.core.scheduler.busy_workers import all_busy_until
 from batchpool.core.scheduler.decision import Decision, Dispatch
 from batchpool.core.scheduler.depth import ends_soon_at, most_in_flight, queued_from
@@ -145,6 +146,7 @@ class _Round:
             self.workers[number] = worker
             self.in_flight[number] = worker.in_flight
             self.free_ns[number] = worker.free_at_ns
+        self.turns = BucketTurns(queue, self.workers, limits)
         self.dispatch: list[Dispatch] = []
         self.wake_at_ns = NEVER_NS
         self.background: int | None = None
@@ -162,8 +164,7 @@ class _Round:
     def dispatch_prefixes(self, earliest_ns: int) -> None:
         """Dispatch in the uniform case, where batches are slices from the front of the queue.
         earliest_ns: the earliest deadline in the queue."""
-        queue = self.queue
-        n, at = queue.shape[1], 0
+        queue, n, at = self.queue, self.queue.shape[1], 0
         while at < n and self.in_flight:
             number = self._least_loaded()
             most = self._most_rows(at)
@@ -235,9 +236,9 @@ class _Round:
                     time, every = self.workers[number].elements_time, self.queue[QueueColumn.BUCKET]
                     alike = with_other_buckets(alike, waiting, every, cap, self.limits, time)
                 if self.limits.spreads:
-                    size = len(alike)
-                    size, reason = self._share(number, size, reason, waiting, len(waiting))
+                    size, reason = self._share(number, len(alike), reason, waiting, len(waiting))
                     alike = alike[:size]
+                alike, reason = self.turns.next_batch(number, alike, waiting, reason)
                 self._dispatch(number, alike, len(alike), reason)
                 return alike
             if reason is not None and first is None:
@@ -287,9 +288,7 @@ class _Round:
         return 2 if self._ends_soon_at(number) <= self.now_ns else 1
 
     def _ends_soon_at(self, number: int) -> int:
-        if not self._several_buckets:
-            return NEVER_NS
-        time = self.workers[number].elements_time
+        time = self.workers[number].elements_time if self._several_buckets else None
         return ends_soon_at(self.free_ns[number], time, self.limits)
 
     def _dispatch(

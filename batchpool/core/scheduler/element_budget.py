@@ -4,6 +4,12 @@
 time of one of 64 rows of 16 tokens. `max_batch_elements` bounds the elements of each input of a
 batch, rows x padded row shape. The padded shape of a row is that of its bucket
 (core/scheduler/size_buckets.py): every dynamic dimension at the largest size of the bucket.
+
+Where all stages run in the worker, rows are known by the length of their bytes, and the elements
+that `preprocess` makes of them are not. `BYTES_EACH` bytes count as one: the tokens of most texts
+have fewer. Without a bound of its own such a model gets `ELEMENTS_BY_LENGTH`, since it runs on a
+CPU, where a batch takes as long as all of its elements: a full one of long rows would let
+everybody else wait, and is no faster a row.
 """
 
 from __future__ import annotations
@@ -12,8 +18,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from batchpool.core.scheduler.size_buckets import sizes_of_bucket
+from batchpool.core.scheduler.size_buckets import (
+    inputs_sized_by_length,
+    most_sizes,
+    sizes_of_bucket,
+)
 from batchpool.core.tensors.spec import ModelSpec
+
+BYTES_EACH = 8  # of inputs whose length is a size of the row
+ELEMENTS_BY_LENGTH = 2048  # of such inputs in a batch: 16 KiB, as 64 rows of up to 256 bytes have
 
 
 def rows_within(
@@ -34,22 +47,23 @@ def rows_within(
 
 @dataclass(frozen=True)
 class InputShape:
-    """The elements of one input's fixed dimensions, multiplied, and its dynamic dimensions, as
-    positions among those of all inputs."""
+    """The elements of one input's fixed dimensions, multiplied, and its sizes, as positions among
+    those of a row. bytes_each: of an element, where the size is a length in bytes."""
 
     fixed: int
     dynamic: tuple[int, ...]
+    bytes_each: int = 1
 
     def elements(self, sizes: Sequence[int]) -> int:
-        """The elements of a row. sizes: of the dynamic dimensions of all inputs."""
-        return self.fixed * math.prod(sizes[at] for at in self.dynamic)
+        """The elements of a row of these sizes."""
+        return -(-self.fixed * math.prod(sizes[at] for at in self.dynamic) // self.bytes_each)
 
 
 @dataclass(frozen=True)
 class RowElements:
     """The padded elements of a row by its bucket, for one stage of a model.
 
-    most: the maxima of the dynamic dimensions of all inputs, in order.
+    most: the maxima of a row's sizes, in order.
     """
 
     inputs: tuple[InputShape, ...]
@@ -58,13 +72,22 @@ class RowElements:
     @classmethod
     def of_stage(cls, spec: ModelSpec) -> RowElements:
         """spec: the declaration of the stage."""
-        inputs, most = [], list[int]()
+        inputs, start = [], 0
         for tensor in spec.inputs:
             fixed = [size for at, size in enumerate(tensor.max_shape) if at not in tensor.dynamic]
-            places = range(len(most), len(most) + len(tensor.dynamic))
-            inputs.append(InputShape(math.prod(fixed), tuple(places)))
-            most += [tensor.max_shape[at] for at in tensor.dynamic]
-        return cls(tuple(inputs), tuple(most))
+            places = range(start, start + len(tensor.dynamic))
+            start += len(tensor.dynamic)
+            if tensor.name not in spec.sized_by_length:
+                inputs.append(InputShape(math.prod(fixed), tuple(places)))
+        lengths = cls.of_lengths(spec)
+        return cls((*inputs, *lengths.inputs), lengths.most)
+
+    @classmethod
+    def of_lengths(cls, spec: ModelSpec) -> RowElements:
+        """Of the inputs alone whose length is a size of the row."""
+        most, named = most_sizes(spec), inputs_sized_by_length(spec)
+        places = range(len(most) - len(named), len(most))
+        return cls(tuple(InputShape(1, (place,), BYTES_EACH) for place in places), tuple(most))
 
     def of(self, bucket: int) -> int:
         """The elements of the largest input of a row of this bucket."""
@@ -90,6 +113,12 @@ class BucketRows:
     ) -> BucketRows:
         """spec: the declaration of the stage."""
         return cls(max_elements, max_batch, sizes, RowElements.of_stage(spec))
+
+    @classmethod
+    def by_length(cls, spec: ModelSpec, max_batch: int, sizes: tuple[int, ...]) -> BucketRows:
+        """The bound of a model that has none of its own, of the inputs that `sized_by_length`
+        names."""
+        return cls(ELEMENTS_BY_LENGTH, max_batch, sizes, RowElements.of_lengths(spec))
 
     def of(self, bucket: int) -> int:
         """The most rows of a batch of this bucket; at least 1."""

@@ -92,9 +92,12 @@ class Limits:
         declaration of the stage."""
         bucketed = SizeBuckets(spec).many
         elements = RowElements.of_stage(spec) if bucketed and not self.spreads else None
-        if not self.max_elements:
+        if self.max_elements:
+            rows = BucketRows.of_stage(spec, self.max_elements, self.max_batch, self.sizes)
+        elif spec.sized_by_length:
+            rows = BucketRows.by_length(spec, self.max_batch, self.sizes)
+        else:
             return replace(self, bucketed=bucketed, row_elements=elements)
-        rows = BucketRows.of_stage(spec, self.max_elements, self.max_batch, self.sizes)
         if bucketed:
             return replace(self, bucketed=True, bucket_rows=rows, row_elements=elements)
         return replace(self, max_batch=rows.of(0))
@@ -127,7 +130,8 @@ class WorkerView:
 
     in_flight: its batches.  lanes: a mask by lane number of those that it may run; None for all.
     time: its batch times, where they are measured.  elements_time: the same by the padded elements
-    of a batch, where rows differ in these.  free_at_ns: the expected end of its batches.
+    of a batch, where rows differ in these.  last_bucket: of the last batch that it was sent; -1 for
+    none.  free_at_ns: the expected end of its batches.
     closed: it gets no more batches for now.  overdue_since_ns: the start of a batch that takes so
     long that it may hang, 0 for none; the worker is closed then, and is expected to take as long
     again.
@@ -141,3 +145,4 @@ class WorkerView:
     closed: bool = False
     overdue_since_ns: int = 0
     elements_time: ServiceTime | None = None
+    last_bucket: int = -1

@@ -1,8 +1,9 @@
-"""Size buckets: rows share a batch only with rows of similar dynamic dimensions.
+"""Size buckets: rows share a batch only with rows of similar size.
 
 A batch is padded to its largest row, so one long row among short ones makes it as expensive as a
 batch of long rows. Sizes up to 16 share a bucket; above that those up to the same power of two do,
-for each dynamic dimension of the inputs. So a dimension is padded to less than twice its size.
+for each dynamic dimension of the inputs, and for the length in bytes of each input that
+`sized_by_length` names. So a dimension is padded to less than twice its size.
 """
 
 from __future__ import annotations
@@ -13,24 +14,39 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpool.core.tensors.dtypes import Array
-from batchpool.core.tensors.spec import ModelSpec
+from batchpool.core.tensors.spec import ModelSpec, Tensor
 
 SHARED_SIZES_MOST = 16  # up to this size padding costs less than a separate batch
-_CLASSES = 32  # buckets of one dimension, whose sizes have 32 bits
+_CLASSES = 32  # buckets of one dimension
+_LENGTH_MOST = (1 << 31) - 1  # of bytes; a longer row counts as one of so many
 _DIMENSIONS = 12  # more classes have no room in 64 bits; rows differ freely in later dimensions
 
 
-def sizes_of_bucket(bucket: int, most: Sequence[int]) -> list[int]:
-    """The largest sizes that rows of a bucket have in the dynamic dimensions of all inputs.
+def most_sizes(spec: ModelSpec) -> list[int]:
+    """The maxima of the sizes that tell a row's bucket: of the dynamic dimensions of all inputs,
+    then of the lengths of those that `sized_by_length` names, both in the order of the inputs."""
+    dimensions = [tensor.max_shape[at] for tensor in spec.inputs for at in tensor.dynamic]
+    return [*dimensions, *(tensor.row_bytes for tensor in inputs_sized_by_length(spec))]
 
-    most: the maxima of these dimensions. bucket: as `SizeBuckets.of` gives it; 0 where all rows
+
+def inputs_sized_by_length(spec: ModelSpec) -> list[Tensor]:
+    """The inputs whose length in bytes is a size of the row."""
+    return [tensor for tensor in spec.inputs if tensor.name in spec.sized_by_length]
+
+
+def sizes_of_bucket(bucket: int, most: Sequence[int]) -> list[int]:
+    """The largest sizes that rows of a bucket have.
+
+    most: as `most_sizes` gives them. bucket: as `SizeBuckets.of` gives it; 0 where all rows
     are in one.
     """
     if not bucket:
         return list(most)
     told = most[:_DIMENSIONS]
     classes = [bucket // _CLASSES**at % _CLASSES for at in range(len(told))]
-    bounded = [min(size, 1 << own) for size, own in zip(told, classes, strict=True)]
+    # Class 0 is of a size that the bucket does not tell; the last one has no end.
+    each = zip(told, classes, strict=True)
+    bounded = [min(size, 1 << own) if 0 < own < _CLASSES - 1 else size for size, own in each]
     return [*bounded, *most[_DIMENSIONS:]]
 
 
@@ -52,8 +68,9 @@ class SizeBuckets:
     """The buckets of one model. many: False where all rows are in one, as of fixed inputs."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        most = [tensor.max_shape[at] for tensor in spec.inputs for at in tensor.dynamic]
-        most = most[:_DIMENSIONS]
+        most, lengths = most_sizes(spec), len(inputs_sized_by_length(spec))
+        first = len(most) - lengths
+        most = [*most[:first], *(min(size, _LENGTH_MOST) for size in most[first:])][:_DIMENSIONS]
         self.many = any(size > SHARED_SIZES_MOST for size in most)
         self._most = np.array(most, dtype=np.int64)
         self._weights = _CLASSES ** np.arange(len(most), dtype=np.int64)
@@ -62,8 +79,8 @@ class SizeBuckets:
     def of(self, sizes: Array) -> npt.NDArray[np.int64] | int:
         """The bucket of each row, [n], or 0 for all.
 
-        sizes: [n, dynamic dimensions of all inputs], as a client wrote them; a size above the
-        maximum counts as the maximum.
+        sizes: [n, as many as `most_sizes`], as a client wrote them; a size above the maximum
+        counts as the maximum.
         """
         if not self.many:
             return 0

@@ -24,39 +24,14 @@ import numpy as np
 from batchpool.core.errors import ConfigError, InvalidRequest, TooLarge
 from batchpool.core.frameworks import FRAMEWORKS
 from batchpool.core.tensors.between_stages import FEATURES, PREDICTIONS
+from batchpool.core.tensors.dims import Dim
 from batchpool.core.tensors.dtypes import DTYPES, DType
 from batchpool.core.tensors.labels import checked_labels
 from batchpool.core.tensors.numbers import as_row_value, stored_number
 from batchpool.core.tensors.strings import as_text_value
 from batchpool.core.tensors.text import Text
 
-
-@dataclass(frozen=True)
-class Dim:
-    """A dynamic dimension of a row: `min` to `max` elements; rows of one request may differ.
-
-    Dimensions of one model with one `name` have one size in a row: an output's dimension is cut
-    to the size of the input's dimension of that name.  min: of an input's rows, shorter ones of
-    which are refused; None for 1 in a generator's prompt and 0 elsewhere.
-    """
-
-    max: int
-    name: str = ""
-    min: int | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.max, int) or self.max < 1:
-            raise ConfigError(f"Dim(max={self.max!r}): max must be a whole number of at least 1")
-        if self.min is not None and (type(self.min) is not int or not 0 <= self.min <= self.max):
-            raise ConfigError(
-                f"Dim(max={self.max}, min={self.min!r}): min must be a whole number from 0 to"
-                f" {self.max}"
-            )
-
-    @property
-    def least(self) -> int:
-        """The fewest elements; 0 where `min` is None."""
-        return self.min or 0
+__all__ = ["Dim", "ModelSpec", "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -234,7 +209,8 @@ class ModelSpec:
     reads besides. output_noun: what messages call an output: one of a stage may be a feature or a
     prediction of the model. generates: the model is a `Generator`: its first input is the prompt,
     its first output the tokens, of which a running row has as many as `size.out` says. text: of a
-    generator whose tokens are text.
+    generator whose tokens are text. sized_by_length: names of the inputs of bytes whose length is a
+    size of the row, as a dynamic dimension is (`fused_spec` of core/tensors/stages.py).
 
     Raises ConfigError for an unknown framework, a name that is used twice, no input or output,
     a parameter that is no scalar, a feature or prediction with a default or labels, and an input's
@@ -253,6 +229,7 @@ class ModelSpec:
     output_noun: str = "output"
     generates: bool = False
     text: Text | None = None
+    sized_by_length: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.framework not in FRAMEWORKS:
@@ -348,12 +325,14 @@ class ModelSpec:
         generator: dict[str, Any] = {"generates": True} if self.generates else {}
         if self.text is not None:
             generator["text"] = self.text.to_wire()
+        lengths = {"sized_by_length": list(self.sized_by_length)} if self.sized_by_length else {}
         return {
             "name": self.name,
             "framework": self.framework,
             **{kind: [_tensor_to_wire(t) for t in getattr(self, kind)] for kind in kinds},
             **{_KEPT[kind]: list(getattr(self, _KEPT[kind])) for kind in made},
             **generator,
+            **lengths,
         }
 
     @classmethod
@@ -367,6 +346,7 @@ class ModelSpec:
         return cls(
             form["name"], form["framework"], inputs, outputs, parameters, features, kept_inputs,
             predictions, kept_tensors, generates=form.get("generates", False), text=text,
+            sized_by_length=tuple(form.get("sized_by_length", ())),
         )  # fmt: skip
 
 

@@ -61,8 +61,16 @@ def written_by(spec: ModelSpec, stage: Stage) -> Literal["features", "prediction
 
 def fused_spec(spec: ModelSpec) -> ModelSpec:
     """The declaration of a model whose workers run all stages themselves, as everybody else knows
-    it: one stage; features and predictions stay within a worker."""
-    return replace(spec, features=(), kept_inputs=(), predictions=(), kept_tensors=())
+    it: one stage; features and predictions stay within a worker.
+
+    Where the size of what `infer` reads is dynamic, it is made of the inputs of bytes, and nobody
+    but the worker sees it: their length stands for it.
+    """
+    made = any(tensor.dynamic for tensor in spec.features)
+    lengths = tuple(tensor.name for tensor in spec.inputs if made and tensor.is_bytes)
+    return replace(
+        spec, features=(), kept_inputs=(), predictions=(), kept_tensors=(), sized_by_length=lengths
+    )
 
 
 def stage_spec(spec: ModelSpec, stage: Stage) -> ModelSpec:

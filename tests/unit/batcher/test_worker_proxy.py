@@ -8,6 +8,7 @@ import pytest
 from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.core.layout.segments import RECORDS
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
+from batchpool.core.scheduler.element_budget import InputShape, RowElements
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import QUEUE_COLUMNS, QueueColumn
 from tests.unit.core.scheduler.queued import rows_of
@@ -83,6 +84,34 @@ def test_when_it_will_be_free(proxy: WorkerProxy) -> None:
     assert proxy.free_at_ns(99 * MS) == 99 * MS, "never in the past"
 
 
+def test_the_end_of_a_batch_is_foreseen_by_its_elements_where_rows_differ_in_these(
+    proxy: WorkerProxy,
+) -> None:
+    proxy.measure_elements(RowElements((InputShape(1, (0,)),), (1024,)))
+    short, long = 4, 10  # rows of 16 and of 1024 elements
+
+    def sent(bucket: int, now_ns: int) -> None:
+        rows = np.zeros((QUEUE_COLUMNS, 4), dtype=np.int64)
+        rows[QueueColumn.BUCKET] = bucket
+        proxy.prepare(rows, DispatchReason.FULL, now_ns, 1)
+
+    now_ns = MS
+    for bucket, took_ns in ((short, 2 * MS), (long, 65 * MS)) * 3:
+        sent(bucket, now_ns)
+        (record,) = proxy.batches
+        finish(proxy, record, now_ns := now_ns + took_ns)
+    for bucket, took_ms in ((short, 2), (long, 65)):
+        sent(bucket, now_ns)
+        (record,) = proxy.batches
+        assert proxy.free_at_ns(now_ns) - now_ns == pytest.approx(took_ms * MS, rel=0.01)
+        proxy.free(proxy.batches[record])
+    sent(long, now_ns)
+    spread = proxy.service_time.spread
+    usual_ns = 4 * spread * 65 * MS
+    assert proxy.overdue_since_ns(now_ns + int(0.99 * usual_ns) + 100 * MS) == 0
+    assert proxy.overdue_since_ns(now_ns + int(1.01 * usual_ns) + 100 * MS) == now_ns
+
+
 def test_a_decision_sees_a_worker_as_it_is(proxy: WorkerProxy) -> None:
     """One that is the same as before is not made anew, but every change shows."""
     idle = proxy.view(None, 0)
@@ -97,7 +126,10 @@ def test_a_decision_sees_a_worker_as_it_is(proxy: WorkerProxy) -> None:
     assert (busy.in_flight, busy.free_at_ns) == (1, 7)
     assert proxy.view(None, 8).free_at_ns == 8
     proxy.free(proxy.batches[0])
-    assert proxy.view(None, 0) == idle
+    again = proxy.view(None, 0)
+    assert (again.in_flight, again.free_at_ns) == (0, 0)
+    assert (idle.last_bucket, again.last_bucket) == (-1, 0)
+    assert proxy.view(None, 0) is again
 
 
 def test_nothing_should_wait_behind_a_batch_that_may_never_end(proxy: WorkerProxy) -> None:

@@ -63,6 +63,29 @@ def test_vectors_are_those_of_encode_alone_and_in_company(
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+def counted(model: Pair, texts: list[str], prompt: str) -> list[int]:
+    found: list[int] = np.asarray(model.run(batch_of(texts, prompt))["prompt_tokens"]).tolist()
+    return found
+
+
+def lengths(encoder: Any, texts: list[str], prompt: str) -> list[int]:
+    """The tokens of each text alone, as the library's tokenizer cuts it."""
+    return [
+        len(encoder.tokenizer(prompt + text, truncation=True, max_length=32)["input_ids"])
+        for text in texts
+    ]
+
+
+@pytest.mark.parametrize("prompt", ["", "query"])
+def test_tokens_are_counted_as_they_are_used(folder: Path, encoder: Any, prompt: str) -> None:
+    model = Pair(lambda: made(folder))
+    texts = ["", "the dog", "the dog " * 100, *TEXTS]
+    found = counted(model, texts, prompt)
+    assert found == lengths(encoder, texts, PROMPTS.get(prompt, ""))
+    assert found[2] == 32, "a text is cut"
+    assert len(set(found)) > 2
+
+
 def test_rows_of_one_batch_have_prompts_of_their_own(folder: Path, encoder: Any) -> None:
     model = Pair(lambda: made(folder))
     batch = batch_of(["the dog", "the dog", b"\xff", "the dog"])
@@ -87,7 +110,8 @@ def test_vectors_may_be_cut_and_scaled(folder: Path, encoder: Any) -> None:
 def test_the_folder_tells_the_tensors_without_its_libraries(folder: Path) -> None:
     spec = spec_of(made(folder, max_bytes=99))
     assert spec.inputs == (bp.Tensor("text", "bytes", (), max_bytes=99),)
-    assert spec.outputs == (bp.Tensor("embedding", "float32", (12,)),)
+    vector = bp.Tensor("embedding", "float32", (12,))
+    assert spec.outputs == (bp.Tensor("prompt_tokens", "int64"), vector)
     assert [parameter.default for parameter in spec.parameters] == [""]
 
 
@@ -125,7 +149,7 @@ def test_pooling_tells_the_length_of_a_vector(
     tmp_path: Path, settings: dict[str, Any], dimensions: int
 ) -> None:
     folder = small(tmp_path, [module("sentence_transformers.models.Pooling")], config=settings)
-    assert spec_of(made(folder)).outputs[0].shape == (dimensions,)
+    assert spec_of(made(folder)).outputs[-1].shape == (dimensions,)
     assert spec_of(made(folder)).parameters == ()
 
 
@@ -137,7 +161,7 @@ def test_a_folder_that_cannot_be_served_is_told_why(tmp_path: Path) -> None:
     folder = small(tmp_path, [module("sentence_transformers.models.LayerNorm")])
     with pytest.raises(ValueError, match="does not tell how long a vector is; set the option dim"):
         made(folder)
-    assert spec_of(made(folder, dimensions=3)).outputs[0].shape == (3,)
+    assert spec_of(made(folder, dimensions=3)).outputs[-1].shape == (3,)
     folder = small(tmp_path, [module("sentence_transformers.models.Pooling")])
     with pytest.raises(FileNotFoundError, match=r"there is no .*/1/config\.json, which .*Pooling"):
         made(folder)
@@ -213,7 +237,7 @@ def test_vectors_of_another_length_than_the_folder_says_are_not_cut_without_a_wo
     key = next(key for key in json.loads(told.read_text()) if "embedding_dimension" in key)
     rewrite(told, **{key: 9})
     model = made(folder)
-    assert spec_of(model).outputs[0].shape == (9,)
+    assert spec_of(model).outputs[-1].shape == (9,)
     with pytest.raises(
         ValueError, match=r"makes vectors of 16 dimensions; 9 were expected, by its"
     ):
@@ -235,7 +259,8 @@ def test_code_and_pickles_of_a_folder_need_trust(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"1/model\.safetensors, of 0 bytes, is no whole file"):
         made(folder)
     (folder / "1" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    assert spec_of(made(folder)).outputs[0].shape == (3,)
+    (vector,) = spec_of(made(folder)).outputs  # nothing tells how many tokens a text has
+    assert vector.shape == (3,)
 
 
 def test_a_default_prompt_is_the_parameters_default(tmp_path: Path) -> None:
@@ -268,6 +293,7 @@ def test_a_folder_whose_pooling_leaves_the_prompt_out_runs_in_one_step(
     model = Pair(lambda: made(folder))
     found = vectors(model, batch_of(TEXTS, "query"))
     np.testing.assert_allclose(found, encoder.encode(TEXTS, prompt=PROMPTS["query"]), atol=1e-5)
+    assert counted(model, TEXTS, "query") == lengths(encoder, TEXTS, PROMPTS["query"])
 
 
 def test_preprocessing_holds_no_weights_and_the_limit_of_the_folder(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.shm.lane import Lane
-from batchpool.worker.bucket_limits import BucketLimits
+from batchpool.worker.bucket_limits import BucketLimits, cut_strings
 from tests.unit.core.scheduler.queued import rows_of
 from tests.unit.lanes import other_side, segment_of
 from tests.unit.specs import model
@@ -100,3 +101,44 @@ def test_the_limits_of_each_input_by_bucket() -> None:
     found = limits.of(bucket_of(SPEC, 500, 40))
     assert {name: most.tolist() for name, most in found.items()} == {"ids": [512], "boxes": [40]}
     assert limits.of(0) == {}
+
+
+# -- lengths of bytes ----------------------------------------------------------------------------
+
+TEXTS = replace(
+    model(Tensor("x", "float32"), IDS, Tensor("text", "bytes", max_bytes=500)),
+    sized_by_length=("text",),
+)
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "beside another"])
+def test_a_text_that_grew_after_its_admission_is_cut_to_its_bucket(others: int) -> None:
+    bench, seen = seen_by(TEXTS)
+    for lane in bench.lanes.values():
+        lane.inputs["text"].store(slice(0, 1), np.array([b"a" * 20], object))
+        lane.inputs["ids"].store(slice(0, 1), np.zeros((1, 20), np.int64))
+    rows = rows_of(1 + others, bucket=bucket_of(TEXTS, 20, 20))
+    rows[QueueColumn.LANE] = list(bench.lanes)[: 1 + others]
+    bench.proxy.publish(bench.proxy.prepare(rows, DispatchReason.FULL, bench.now_ns, 1))
+    bench.lanes[1].inputs["text"].store(slice(0, 1), np.array([b"a" * 500], object))
+    bench.run()
+    ((inputs, _),) = seen
+    assert inputs["text"].tolist() == [b"a" * 32, b"a" * 20][: 1 + others]
+
+
+def test_the_limits_of_lengths_by_bucket() -> None:
+    limits = BucketLimits(TEXTS)
+    assert limits.lengths_of(0) == {}
+    bucket = bucket_of(TEXTS, 100, 130)
+    assert limits.lengths_of(bucket) == {"text": 256}
+    assert {name: most.tolist() for name, most in limits.of(bucket).items()} == {"ids": [128]}
+    assert BucketLimits(SPEC).lengths_of(bucket_of(SPEC, 100, 17)) == {}
+
+
+def test_of_several_strings_in_a_row_the_first_bytes_are_left() -> None:
+    rows = np.array([[b"aaaa", b"bbb"], [b"", b"cc"]], object)
+    assert cut_strings(rows, 5).tolist() == [[b"aaaa", b"b"], [b"", b"cc"]]
+    assert cut_strings(rows, 3).tolist() == [[b"aaa", b""], [b"", b"cc"]]
+    texts = np.array([b"aaaa", b"b"], object)
+    assert cut_strings(texts, 4) is texts
+    assert cut_strings(texts, 2).tolist() == [b"aa", b"b"]

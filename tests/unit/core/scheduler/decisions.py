@@ -17,6 +17,7 @@ from batchpool.core.scheduler.element_budget import BucketRows, InputShape, RowE
 from batchpool.core.scheduler.estimators import ArrivalEstimator, ServiceTime
 from batchpool.core.scheduler.latency_target import cap_of
 from batchpool.core.scheduler.queue import I64, QueueColumn
+from batchpool.core.scheduler.size_buckets import joined_bucket
 from tests.unit.core.scheduler.queued import MS, rows_of
 
 NOW = 1_000 * MS
@@ -163,6 +164,7 @@ def _workers(choices: _Choices, limits: Limits, *, alike: bool) -> list[WorkerVi
         view = WorkerView(number, in_flight, may, time, free_at, closed, since)
         if limits.row_elements is not None and time is not None:
             view = replace(view, elements_time=_elements_time(choices, known=time.known))
+            view = replace(view, last_bucket=choices.of([-1, 0, 1, 2]))
         workers.append(view)
     return workers
 
@@ -244,6 +246,9 @@ class Outcome:
     def word(self, field: int, p: int) -> int:
         return int(self.case.queue[field, p])
 
+    def buckets(self, rows: Sequence[int]) -> list[int]:
+        return [self.word(QueueColumn.BUCKET, p) for p in rows]
+
     def may_run(self, worker: WorkerView, among: Sequence[int]) -> list[int]:
         if worker.lanes is None:
             return list(among)
@@ -262,8 +267,7 @@ class Outcome:
         budget = self.limits.bucket_rows
         if budget is None:
             return self.limits.max_batch
-        buckets = [self.word(QueueColumn.BUCKET, p) for p in rows]
-        alone = max(LONGEST if bucket == 0 else 1 << bucket for bucket in buckets)
+        alone = max(LONGEST if bucket == 0 else 1 << bucket for bucket in self.buckets(rows))
         fit = min(self.limits.max_batch, max(1, budget.max_elements // alone))
         sizes = self.limits.sizes
         return max((n for n in sizes if n <= fit), default=sizes[0]) if sizes else fit
@@ -311,8 +315,16 @@ class Outcome:
     def rest(self) -> Case:
         """The next decision's case once this one was carried out, at the same moment."""
         free_at = self.free_at()
+        last = {w.number: w.last_bucket for w in self.case.workers}
+        for dispatch, rows in self.batches:
+            last[dispatch.worker] = joined_bucket(self.buckets(rows))
         workers = [
-            replace(w, in_flight=self.load[w.number], free_at_ns=free_at[w.number])
+            replace(
+                w,
+                in_flight=self.load[w.number],
+                free_at_ns=free_at[w.number],
+                last_bucket=last[w.number],
+            )
             for w in self.case.workers
         ]
         return replace(self.case, queue=self.case.queue[:, self.left], workers=workers)

@@ -15,6 +15,7 @@ from batchpool.core.scheduler.decide import NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.depth import QUEUED_BEFORE_END_NS, ends_soon_at
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import QueueColumn
+from batchpool.core.scheduler.size_buckets import joined_bucket
 from tests.unit.core.scheduler.decisions import (
     LANES,
     NOW,
@@ -160,11 +161,13 @@ def test_in_the_order_of_service_among_the_rows_of_a_bucket_that_a_worker_may_ru
 def test_every_batch_says_why_it_left(o: Outcome) -> None:
     """And takes all that may ride, up to the cap."""
     gone, limits = {*o.expired, *o.refused}, o.limits
+    last = {w.number: w.last_bucket for w in o.case.workers}
     for dispatch, rows in o.batches:
         worker = o.workers[dispatch.worker]
         groups = o.groups(worker, [p for p in range(o.n) if p not in gone])
         joined = [group for group in groups if group[0] in rows]
         gone |= set(rows)
+        before, last[worker.number] = last[worker.number], joined_bucket(o.buckets(rows))
         if len(joined) > 1:  # any of them may have been due
             assert limits.row_elements is not None
             assert rows == sorted(p for group in joined for p in group)
@@ -172,6 +175,11 @@ def test_every_batch_says_why_it_left(o: Outcome) -> None:
             assert dispatch.reason is not DispatchReason.FULL
             continue
         (mine,) = joined
+        theirs = [o.buckets(group)[0] for group in groups if group is not mine]
+        if dispatch.reason is DispatchReason.IDLE and before in theirs:
+            assert rows == mine[: len(rows)]  # it may go before a batch of that bucket
+            assert limits.row_elements is not None or rows == mine[: o.cap(worker, rows)]
+            continue
         assert rows == mine[: o.cap(worker, rows)]
         waited_ns = o.case.now - min(o.word(QueueColumn.SUBMIT_NS, p) for p in mine)
         assert (dispatch.reason is DispatchReason.FULL) == (len(mine) >= o.cap(worker, rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,3 +122,33 @@ def test_no_row_is_larger_than_its_bucket_says(most: list[int], sizes: list[int]
     assert BucketRows.of_stage(spec, 10**6, 64, ()).of(bucket) == max(
         1, min(64, 10**6 // int(np.prod(bounds)))
     )
+
+
+# -- rows by the length of their bytes ---------------------------------------------------------
+
+TEXT = Tensor("text", "bytes", max_bytes=8192)
+
+
+def rows_by_length(max_elements: int, lengths: Sequence[int], *others: Tensor) -> list[int]:
+    """The most rows of a batch of texts of each length."""
+    spec = replace(spec_of(TEXT, *others), sized_by_length=("text",))
+    limits = Limits(64, 0, max_elements=max_elements).of_stage(spec)
+    buckets = SizeBuckets(spec).of(np.array([[length] for length in lengths]))
+    assert limits.bucketed
+    return [limits.most_rows(bucket) for bucket in np.ravel(buckets).tolist()]
+
+
+LENGTHS = (0, 16, 256, 257, 1000, 2048, 8192)
+
+
+def test_a_batch_of_texts_of_fused_stages_has_sixteen_kib_at_most() -> None:
+    assert rows_by_length(0, LENGTHS) == [64, 64, 64, 32, 16, 8, 2]
+    picture = Tensor("picture", "uint8", (3, 224, 224))
+    assert rows_by_length(0, LENGTHS, picture) == [64, 64, 64, 32, 16, 8, 2], "nothing else counts"
+
+
+def test_a_configured_budget_counts_eight_bytes_as_an_element() -> None:
+    assert rows_by_length(256, LENGTHS) == [64, 64, 8, 4, 2, 1, 1]
+    assert rows_by_length(1 << 40, LENGTHS) == [64] * 7
+    vector = Tensor("vector", "float32", (64,))
+    assert rows_by_length(256, LENGTHS, vector) == [4, 4, 4, 4, 2, 1, 1], "of each input"

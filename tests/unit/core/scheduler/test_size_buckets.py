@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from batchpool.core.scheduler.decide import Limits, WorkerView
 from batchpool.core.scheduler.queue import QueueColumn
-from batchpool.core.scheduler.size_buckets import SizeBuckets, sizes_of_bucket
+from batchpool.core.scheduler.size_buckets import SizeBuckets, most_sizes, sizes_of_bucket
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.core.scheduler.decisions import FAR, NOW, Case, Outcome, mask, waiting
 from tests.unit.core.scheduler.queued import MS, names
@@ -109,6 +110,41 @@ def test_only_the_first_twelve_dimensions_are_told_apart() -> None:
     assert found[0] == found[2] != found[1]
     assert sizes_of_bucket(found[0], most) == [32] * 12 + [4000] * 2
     assert sizes_of_bucket(found[1], most) == [32] * 11 + [4000] * 3
+
+
+def test_the_length_of_bytes_is_a_size_behind_the_dimensions_where_it_is_named() -> None:
+    text, pair = (
+        Tensor("text", "bytes", max_bytes=8192),
+        Tensor("pair", "bytes", (2,), max_bytes=40),
+    )
+    spec = model(text, Tensor("ids", "int32", (Dim(max=100),)), pair)
+    assert most_sizes(spec) == [100]
+    assert not SizeBuckets(model(text)).many
+    named = replace(spec, sized_by_length=("text", "pair"))
+    assert most_sizes(named) == [100, 8192, 80]
+    found = buckets_of(named, [[20, 900, 70], [32, 1024, 80], [32, 1025, 70], [20, 900, 20]])
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
+    assert sizes_of_bucket(found[0], most_sizes(named)) == [32, 1024, 80]
+    assert SizeBuckets(replace(model(text), sized_by_length=("text",))).many
+
+
+def test_a_bucket_that_tells_no_length_cuts_none() -> None:
+    """It is of a time when the same inputs were no sizes."""
+    spec = model(Tensor("ids", "int32", (Dim(max=100),)), Tensor("text", "bytes", max_bytes=90))
+    (plain,) = buckets_of(spec, [[20]])
+    assert sizes_of_bucket(plain, most_sizes(replace(spec, sized_by_length=("text",)))) == [32, 90]
+
+
+def test_inputs_of_gigabytes_have_buckets_too() -> None:
+    spec = model(Tensor("film", "bytes", (8,), max_bytes=2**31), Tensor("x", "bytes", max_bytes=99))
+    spec = replace(spec, sized_by_length=("film", "x"))
+    sizes = np.array([[2**34, 50], [2**31, 50], [2**30, 50], [2**34, 99]], np.int64)
+    found = [int(bucket) for bucket in np.ravel(SizeBuckets(spec).of(sizes))]
+    assert found[0] == found[1] != found[2]
+    assert found[3] != found[0]
+    assert found == [SizeBuckets(spec).of_one(row) for row in sizes.tolist()]
+    assert sizes_of_bucket(found[0], most_sizes(spec)) == [2**34, 64], "and nothing is cut"
 
 
 def test_no_rows() -> None:

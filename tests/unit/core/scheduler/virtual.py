@@ -38,6 +38,7 @@ class VirtualWorker:
     time: ServiceTime = field(default_factory=ServiceTime)
     elements_time: ServiceTime = field(default_factory=ServiceTime)
     free_at_ns: int = 0
+    last_bucket: int = -1
     batches: list[Run] = field(default_factory=list)
 
 
@@ -124,6 +125,7 @@ class VirtualPool:
                 w.time,
                 max(self.now_ns, w.free_at_ns),
                 elements_time=w.elements_time,
+                last_bucket=w.last_bucket,
             )
             for w in self.workers
         ]
@@ -153,6 +155,7 @@ class VirtualPool:
             rows = view[:, at]
             padding_ns = self.element_ns * self._elements(rows)
             worker.free_at_ns = began_ns + self.batch_ns(len(at)) + padding_ns
+            worker.last_bucket = joined_bucket({*rows[QueueColumn.BUCKET].tolist()})
             run = Run(rows, dispatch.reason, self.now_ns, began_ns, worker.free_at_ns)
             worker.batches.append(run)
             self.runs.append(run)

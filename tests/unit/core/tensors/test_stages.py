@@ -9,7 +9,7 @@ import pytest
 
 from batchpool.core.errors import ConfigError
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
-from batchpool.core.tensors.stages import Stage, stage_spec, stages_of, written_by
+from batchpool.core.tensors.stages import Stage, fused_spec, stage_spec, stages_of, written_by
 
 TEXT, K = Tensor("text", "bytes", max_bytes=9), Tensor("k", "int64", default=3)
 TAG = Tensor("tag", "int64", default=7)
@@ -119,3 +119,17 @@ def test_the_names_of_stages_and_their_workers() -> None:
     assert [stage.label for stage in Stage] == ["infer", "preprocess", "postprocess"]
     assert [stage.worker_noun for stage in Stage] == ["worker", "preprocess", "postprocess"]
     assert int(Stage.INFER) == 0, "the only stage of most models"
+
+
+def test_where_the_stages_are_fused_the_length_of_texts_stands_for_what_they_are_made_into() -> (
+    None
+):
+    fused = fused_spec(SPEC)
+    assert (stages_of(fused), fused.sized_by_length) == ((Stage.INFER,), ("text",))
+    assert stage_spec(fused, Stage.INFER) is fused
+    assert ModelSpec.from_wire(fused.to_wire()) == fused
+    pixels = replace(SPEC, features=(Tensor("pixels", "float32", (3, 8, 8)),))
+    assert fused_spec(pixels).sized_by_length == (), "every picture is of one size there"
+    later = ModelSpec("m", "torch", (TEXT,), (Y,), predictions=(LOGITS,))
+    assert fused_spec(later).sized_by_length == (), "infer reads the text itself"
+    assert "sized_by_length" not in SPEC.to_wire()

@@ -255,7 +255,7 @@ class HttpEndpoint:
 
         The tensors follow it as `LaneClient.views` gives them.
         """
-        if b"accept-encoding" in head.headers:
+        if head.value(b"accept-encoding") is not None:
             return None
         return self._codec.frame(request, n)
 

@@ -54,8 +54,9 @@ class TensorColumn:
     """One tensor's column: values [slots, *max row shape], sizes and lengths beside it.
 
     sizes: u32 [slots, k] of the whole road; places: (its column there, row dimension).
-    lengths: of a bytes tensor's elements, u32 [slots, *max row shape]; octets: the values of one
-    with a single string a row.
+    lengths: of a bytes tensor's elements, u32 [slots, *max row shape]. octets: the bytes of the
+    values, of a fixed tensor of numbers and of a tensor with a single string a row. row_bytes: of
+    the former; 0 for others.
     """
 
     tensor: Tensor
@@ -64,9 +65,13 @@ class TensorColumn:
     places: tuple[tuple[int, int], ...]
     lengths: Array | None
     octets: Octets | None
+    row_bytes: int
 
-    def store(self, where: Where, rows: Array | PackedStrings) -> None:
-        """Write rows [n, *row shape] (all of one size) into n slots."""
+    def store(self, where: Where, rows: Array | PackedStrings | memoryview) -> None:
+        """Write rows [n, *row shape] (all of one size) into n slots. A memoryview holds their
+        bytes one row behind the other, of a fixed tensor of numbers."""
+        if isinstance(rows, memoryview):
+            return self._store_octets(where, rows)
         tail = tuple(slice(0, m) for m in rows.shape[1:]) if self.places else ()
         for k, dim in self.places:
             self.sizes[where, k] = rows.shape[1 + dim]
@@ -77,6 +82,25 @@ class TensorColumn:
                 self.values[where] = rows
         else:
             self._store_bytes(where, rows)
+
+    def _store_octets(self, where: Where, rows: memoryview) -> None:
+        """Copy the bytes of rows as they are: in a third of the time that an array takes."""
+        if not isinstance(where, slice):
+            array: Array = np.frombuffer(rows, self.values.dtype)
+            self.values[where] = array.reshape(len(where), *self.values.shape[1:])
+            return
+        octets, width = self.octets, self.row_bytes
+        assert octets is not None
+        octets[where.start * width : where.stop * width] = rows
+
+    def octets_of(self, where: Where) -> Any:
+        """The bytes of these rows of a fixed tensor of numbers, as a buffer: a view of the lane
+        where they are neighbours, else a copy."""
+        if not isinstance(where, slice):
+            return self.values[where]
+        octets, width = self.octets, self.row_bytes
+        assert octets is not None
+        return octets[where.start * width : where.stop * width]
 
     def store_sizes(self, where: Where, sizes: npt.NDArray[np.int64]) -> None:
         """Write each row's own sizes, [n, dynamic dimensions], over those that `store` wrote."""

@@ -288,7 +288,7 @@ class FastRequest:
     def _respond_in_frame(self, frame: Frame, pending: PendingRequest) -> None:
         """Respond 200 with a prepared frame, and the tensors as they lie in the lane."""
         lane_client = self.endpoint.lane_client
-        tensors = lane_client.views(pending)
+        tensors = lane_client.octets(pending)
         connection, shared = self.connection, self.shared
         is_logged = False
         if shared.access.is_on:

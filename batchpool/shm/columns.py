@@ -19,6 +19,7 @@ from batchpool.core.tensors.packed_strings import PackedStrings
 from batchpool.core.tensors.spec import Tensor
 from batchpool.shm.segment import Octets
 
+_FEW_SLOTS = 64  # up to this, plain numbers are cheaper than arrays
 _WIDTH_BYTES = 512  # of strings that are copied together: the processor's caches hold a batch
 
 Where: TypeAlias = "slice | npt.NDArray[Any]"
@@ -34,10 +35,11 @@ def where_of(slots: Sequence[int] | npt.NDArray[Any]) -> Where:
         return slice(first, first + 1)
     if int(slots[-1]) - first == n - 1:
         array = np.asarray(slots)
-        # In a third of the time that `all` takes.
-        if n == 2 or np.count_nonzero(array[1:] - array[:-1] == 1) == n - 1:
-            return slice(first, first + n)
-        return array
+        if n <= _FEW_SLOTS:
+            are_neighbours = array.tolist() == list(range(first, first + n))
+        else:  # in a third of the time that `all` takes
+            are_neighbours = np.count_nonzero(array[1:] - array[:-1] == 1) == n - 1
+        return slice(first, first + n) if are_neighbours else array
     return np.asarray(slots)
 
 

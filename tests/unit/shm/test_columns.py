@@ -250,6 +250,9 @@ def test_a_bfloat16_is_padded_with_its_bits() -> None:
         ([4, 6, 5, 7], None),  # the ends fit, the middle does not
         ([4, 4, 6], None),
         ([2, 1, 4], None),
+        (list(range(3, 103)), slice(3, 103)),
+        ([*range(50), 51, 50, *range(52, 100)], None),
+        ([*range(20), 21, 20, *range(22, 64)], None),
         ([0, 2], None),
     ],
 )

@@ -27,7 +27,6 @@ from batchpool.client.row_errors import row_error
 from batchpool.core.errors import OF_A_ROW, Overloaded, PoolError, Status, TooLarge
 from batchpool.core.layout.admission import SlotAllocator
 from batchpool.core.layout.states import LaneGate, SlotState
-from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.rows import Rows
 from batchpool.shm.columns import Where, where_of
 from batchpool.shm.lane import Lane
@@ -332,15 +331,16 @@ class LaneClient:
         """As `result`, but one entry a row, the error of a row in its place. `release` is owed."""
         return self._rows.listed(pending.slots, names, self._error_of)
 
-    def views(self, pending: PendingRequest) -> list[Array]:
-        """A finished request's outputs, [n, *row shape] each: of fixed tensors in neighbouring
-        slots views of the lane, valid until `release`, which the caller owes. Raises the error
-        of the first row that has one; then they are released."""
+    def octets(self, pending: PendingRequest) -> list[Any]:
+        """The bytes of a finished request's outputs, each as a buffer: of neighbouring slots views
+        of the lane, valid until `release`, which the caller owes. Raises the error of the first
+        row that has one; then they are released. For models whose outputs are all fixed tensors of
+        numbers."""
         try:
             error = self.failure(pending)
             if error is not None:
                 raise error
-            return self._rows.views(pending.where)
+            return self._rows.octets(pending.where)
         except BaseException:
             self._free(pending.slots, pending.flow)
             raise

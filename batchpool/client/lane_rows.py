@@ -25,6 +25,7 @@ class LaneRows:
         self._texts = [(name, column) for name, column in parameters if column.lengths is not None]
         self._lane_inputs = lane.inputs
         self._outputs = lane.outputs
+        self._output_columns = list(lane.outputs.values())
         self._sized = {column.tensor.sizes_name: column for column in lane.outputs.values()}
         self._status = lane.scalars("status")
         self._lane = lane
@@ -134,7 +135,7 @@ class LaneRows:
             found[name] = entries
         return found
 
-    def views(self, where: Where) -> list[Array]:
-        """Every output [n, *row shape] in the model's order: of fixed tensors in neighbouring
-        slots views of the lane."""
-        return [column.load(where) for column in self._outputs.values()]
+    def octets(self, where: Where) -> list[Any]:
+        """The bytes of every output in the model's order, each as a buffer: of neighbouring slots
+        views of the lane. For models whose outputs are all fixed tensors of numbers."""
+        return [column.octets_of(where) for column in self._output_columns]

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from batchpool.client.arena_lane_client import lane_client_of
@@ -217,7 +218,7 @@ class Session(Connection):
         return lane_client_of(
             lane,
             watermark=facts.watermark,
-            accepting=lambda: state_page.accepts(index),
+            accepting=partial(state_page.accepts, index),
             serial=form.serial,
             moved=self.lane_set.note_move,
         )

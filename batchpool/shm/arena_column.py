@@ -82,7 +82,8 @@ class ArenaColumn(TensorColumn):
                 self.lengths[(slot, *at)] = len(element)
                 start += len(element)
 
-    def store(self, where: Where, rows: Array | PackedStrings) -> None:
+    def store(self, where: Where, rows: Array | PackedStrings | memoryview) -> None:
+        assert not isinstance(rows, memoryview), "no fixed tensor of numbers stands in an arena"
         self.store_rows(where, rows)
 
     def load(self, where: Where, *, sizes: npt.NDArray[np.int64] | None = None) -> Array:

@@ -19,6 +19,7 @@ from batchpool.core.tensors.packed_strings import PackedStrings
 from batchpool.core.tensors.spec import Tensor
 from batchpool.shm.segment import Octets
 
+_FEW_SLOTS = 64  # up to this, plain numbers are cheaper than arrays
 _WIDTH_BYTES = 512  # of strings that are copied together: the processor's caches hold a batch
 
 Where: TypeAlias = "slice | npt.NDArray[Any]"
@@ -34,10 +35,11 @@ def where_of(slots: Sequence[int] | npt.NDArray[Any]) -> Where:
         return slice(first, first + 1)
     if int(slots[-1]) - first == n - 1:
         array = np.asarray(slots)
-        # In a third of the time that `all` takes.
-        if n == 2 or np.count_nonzero(array[1:] - array[:-1] == 1) == n - 1:
-            return slice(first, first + n)
-        return array
+        if n <= _FEW_SLOTS:
+            are_neighbours = array.tolist() == list(range(first, first + n))
+        else:  # in a third of the time that `all` takes
+            are_neighbours = np.count_nonzero(array[1:] - array[:-1] == 1) == n - 1
+        return slice(first, first + n) if are_neighbours else array
     return np.asarray(slots)
 
 
@@ -54,8 +56,9 @@ class TensorColumn:
     """One tensor's column: values [slots, *max row shape], sizes and lengths beside it.
 
     sizes: u32 [slots, k] of the whole road; places: (its column there, row dimension).
-    lengths: of a bytes tensor's elements, u32 [slots, *max row shape]; octets: the values of one
-    with a single string a row.
+    lengths: of a bytes tensor's elements, u32 [slots, *max row shape]. octets: the bytes of the
+    values, of a fixed tensor of numbers and of a tensor with a single string a row. row_bytes: of
+    the former; 0 for others.
     """
 
     tensor: Tensor
@@ -64,9 +67,13 @@ class TensorColumn:
     places: tuple[tuple[int, int], ...]
     lengths: Array | None
     octets: Octets | None
+    row_bytes: int
 
-    def store(self, where: Where, rows: Array | PackedStrings) -> None:
-        """Write rows [n, *row shape] (all of one size) into n slots."""
+    def store(self, where: Where, rows: Array | PackedStrings | memoryview) -> None:
+        """Write rows [n, *row shape] (all of one size) into n slots. A memoryview holds their
+        bytes one row behind the other, of a fixed tensor of numbers."""
+        if isinstance(rows, memoryview):
+            return self._store_octets(where, rows)
         tail = tuple(slice(0, m) for m in rows.shape[1:]) if self.places else ()
         for k, dim in self.places:
             self.sizes[where, k] = rows.shape[1 + dim]
@@ -77,6 +84,25 @@ class TensorColumn:
                 self.values[where] = rows
         else:
             self._store_bytes(where, rows)
+
+    def _store_octets(self, where: Where, rows: memoryview) -> None:
+        """Copy the bytes of rows as they are: in a third of the time that an array takes."""
+        if not isinstance(where, slice):
+            array: Array = np.frombuffer(rows, self.values.dtype)
+            self.values[where] = array.reshape(len(where), *self.values.shape[1:])
+            return
+        octets, width = self.octets, self.row_bytes
+        assert octets is not None
+        octets[where.start * width : where.stop * width] = rows
+
+    def octets_of(self, where: Where) -> Any:
+        """The bytes of these rows of a fixed tensor of numbers, as a buffer: a view of the lane
+        where they are neighbours, else a copy."""
+        if not isinstance(where, slice):
+            return self.values[where]
+        octets, width = self.octets, self.row_bytes
+        assert octets is not None
+        return octets[where.start * width : where.stop * width]
 
     def store_sizes(self, where: Where, sizes: npt.NDArray[np.int64]) -> None:
         """Write each row's own sizes, [n, dynamic dimensions], over those that `store` wrote."""

@@ -27,12 +27,17 @@ def tensor_columns(
         offsets = layout.columns.get(f"at.{name}")
         place = layout.columns[name if offsets is None else "arena"]
         values = memory.array(place)
-        octets = memory.octets(place) if tensor.is_bytes and not tensor.shape else None
+        is_fixed = not (tensor.is_bytes or tensor.dynamic)
+        row_bytes = tensor.row_bytes if is_fixed else 0
+        is_string = tensor.is_bytes and not tensor.shape
+        octets = memory.octets(place) if is_string or is_fixed else None
         if offsets is None:
-            columns[tensor.name] = TensorColumn(tensor, values, sizes, own, lengths, octets)
+            columns[tensor.name] = TensorColumn(
+                tensor, values, sizes, own, lengths, octets, row_bytes
+            )
         else:
             columns[tensor.name] = ArenaColumn(
-                tensor, values, sizes, own, lengths, octets, memory.array(offsets),
+                tensor, values, sizes, own, lengths, octets, row_bytes, memory.array(offsets),
                 memory.scalars(offsets),
             )  # fmt: skip
     return columns

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.arrays import check_shape
@@ -33,22 +34,37 @@ from batchpool.wire.request import (
     header_timeout_ns,
 )
 
+_SHORT_BYTES = 64 * 1024
+
 
 class FixedSizeReader:
     """A reader for raw bodies of one size, for a connection that sends several."""
 
-    __slots__ = ("_name", "_reader", "_shape", "_tables")
+    __slots__ = ("_as_bytes", "_name", "_reader", "_rows", "_shape", "_tensors")
 
     def __init__(self, reader: InputReader, shape: tuple[int, ...], tables: ModelTables) -> None:
         self._reader = reader
         self._name = reader.name
         self._shape = shape
-        self._tables = tables
+        # BOOL bytes are looked at. An array lets other threads run while many bytes are copied.
+        size = math.prod(shape) * reader.dtype.itemsize
+        self._as_bytes = reader.dtype.kind != "b" and size <= _SHORT_BYTES
+        # A model with one input of a fixed size has nothing that differs from body to body.
+        self._tensors: dict[str, Any] = {self._name: memoryview(b"")}
+        self._rows = tables.rows(shape[0], self._tensors, None)
 
     def rows(self, data: bytes, at: int) -> Rows:
-        """The rows of the body that reaches from `at` to the end of the data."""
-        array = self._reader.view(data, at, self._shape)
-        return self._tables.rows(self._shape[0], {self._name: array}, None)
+        """The rows of the body that reaches from `at` to the end of the data. The same object each
+        time, whose tensors may be cleared: the rows are submitted before the next call."""
+        if self._as_bytes:
+            self._tensors[self._name] = memoryview(data)[at:]
+        else:
+            self._tensors[self._name] = self._reader.view(data, at, self._shape)
+        return self._rows
+
+    def forget(self) -> None:
+        """Drop the last body, which was not submitted."""
+        self._tensors.clear()
 
 
 class RawForm:

@@ -98,6 +98,9 @@ class Recorded:
     def array(self, column: Column) -> Any:
         return RecordedColumn(self._segment.array(column), column.name, self._order)
 
+    def octets(self, column: Column) -> Any:
+        return RecordedColumn(self._segment.octets(column), column.name, self._order)
+
 
 # -- one ring: the real one, and broken ones -------------------------------------------------
 
@@ -163,27 +166,35 @@ def new_lane_client(order: list[str]) -> LaneClient:
     return LaneClient(lane)
 
 
-def rows_of(n: int) -> Any:
-    return check_rows(SPEC, {"x": np.ones((n, 4), np.float32)})
+def rows_of(n: int, *, as_bytes: bool = False) -> Any:
+    array = np.ones((n, 4), np.float32)
+    rows = check_rows(SPEC, {"x": array})
+    if as_bytes:
+        rows.tensors["x"] = memoryview(array.tobytes())
+    return rows
 
 
 HEADER = {"deadline_ns", "submit_ns", "priority", "flow", "sequence"}
 
 
+@pytest.mark.parametrize("as_bytes", [False, True], ids=["arrays", "bytes"])
 @pytest.mark.parametrize("requests", [(1,), (3,), (1, 1, 2)])
-def test_a_client_publishes_payload_header_entry_fence_tail(requests: tuple[int, ...]) -> None:
+def test_a_client_publishes_payload_header_entry_fence_tail(
+    requests: tuple[int, ...], as_bytes: bool
+) -> None:
     order: list[str] = []
     lane_client = new_lane_client(order)
     order.clear()
     for n in requests:
         start = len(order)
-        lane_client.submit(rows_of(n), 1, 2)
+        lane_client.submit(rows_of(n, as_bytes=as_bytes), 1, 2)
         stores = order[start:]
         payload = [at for at, name in enumerate(stores) if name in ("in.x", "par.k")]
         states = [at for at, name in enumerate(stores) if name == "state"]
         # All rows at once: FILLING first, SUBMITTED last.
         assert states == [0, len(stores) - 1]
         assert min(payload) == 1
+        assert {stores[at] for at in payload} == {"in.x", "par.k"}
         header = [name for name in stores if name in HEADER]
         assert set(header) == HEADER
         assert header.count("sequence") == n

@@ -129,13 +129,14 @@ class SharedWords:
 
 class SharedOctets:
     """One process's view of a column's bytes, for runs of them. Stores are split into single
-    ones."""
+    ones. Only columns of bytes are read and written so: others have no place for each byte."""
 
     def __init__(self, place: Place, who: Process) -> None:
         self._place = place
         self._who = who
 
     def __getitem__(self, part: slice) -> Array:
+        assert self._place.dtype.itemsize == 1
         self._who.event()
         places = range(*part.indices(len(self._place.flat)))
         found = self._place.array.reshape(-1)[part].copy()
@@ -144,7 +145,8 @@ class SharedOctets:
                 found[at - places.start] = value
         return found
 
-    def __setitem__(self, part: slice, value: bytes) -> None:
+    def __setitem__(self, part: slice, value: bytes | memoryview) -> None:
+        assert self._place.dtype.itemsize == 1
         places = range(*part.indices(len(self._place.flat)))
         for at, octet in zip(places, value, strict=True):
             self._place.store(self._who, at, octet)

@@ -23,10 +23,10 @@ class Rows:
     """n checked rows that can be written into slots.
 
     tensors: every input as an array [n, *row shape], native byte order, storage dtype (an object
-    array of `bytes` for a bytes tensor, or `PackedStrings` for a column of Arrow).  parameters: a
-    value for each declared parameter as `Tensor.scalar` gives it, which applies to all n rows.
-    sizes: int64 [n, dynamic dimensions] of each input whose rows differ in size; its array is
-    padded to the largest.
+    array of `bytes` for a bytes tensor, `PackedStrings` for a column of Arrow, or a memoryview of
+    the bytes of a fixed tensor of numbers).  parameters: a value for each declared parameter as
+    `Tensor.scalar` gives it, which applies to all n rows.  sizes: int64 [n, dynamic dimensions] of
+    each input whose rows differ in size; its array is padded to the largest.
     """
 
     n: int

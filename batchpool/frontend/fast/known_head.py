@@ -23,6 +23,7 @@ from batchpool.wire.raw import FixedSizeReader
 from batchpool.wire.request import Headers, InferRequest
 
 LONG_HEAD_BYTES = 4096  # not worth keeping
+_LINE_END = b"\r\n"
 _END = b"\r\n\r\n"
 _LENGTH = b"content-length"
 # Nothing on the fast path reads these but `request_id`, the access log and `RequestHead.of`.
@@ -59,18 +60,20 @@ class Varying:
         first = self._first
         if not data.startswith(first, start):
             return None
-        at = start + len(first)
+        at, most = start + len(first), start + LONG_HEAD_BYTES
         values: list[bytes] = []
         for pattern, text in self._rest:
-            found = pattern.match(data, at)
-            if found is None:
+            end = data.find(_LINE_END, at, most)
+            value = data[at:end]
+            # Letters and digits, as most ids have no other, are known in a tenth of the time.
+            is_plain = pattern is _VALUE and value.isalnum()
+            if end < 0 or not (is_plain or pattern.fullmatch(value)):
                 return None
-            at = found.end()
-            if not data.startswith(text, at):
+            if not data.startswith(text, end):
                 return None
-            values.append(found[0])
-            at += len(text)
-        return (values, at) if at - start <= LONG_HEAD_BYTES else None
+            values.append(value)
+            at = end + len(text)
+        return (values, at) if at <= most else None
 
     def narrowed(
         self, own: Sequence[bytes], values: Sequence[bytes], more: Sequence[bytes]

@@ -155,6 +155,7 @@ class FastProtocol(Connection):
             rows = reader.rows(data, at)
             request.pending = endpoint.submit(head, known.parsed, rows, request)
         except Exception as exc:
+            reader.forget()
             request.submit_again_or_refuse(exc, memoryview(data)[at:])
 
     # -- parser callbacks ---------------------------------------------------------------

@@ -20,7 +20,7 @@ from batchpool.frontend.service.http_endpoint import HttpEndpoint
 from batchpool.frontend.service.pool_view import PoolView
 from batchpool.wire.model_tables import Frame
 from batchpool.wire.request import Body, Fields, HeaderList, InferRequest
-from batchpool.wire.request_id import REQUEST_ID, TRACEPARENT, made_id, request_id
+from batchpool.wire.request_id import made_id
 
 _NEVER_AWAITED = asyncio.Event()
 _OK = 200
@@ -248,7 +248,7 @@ class FastRequest:
 
     def refuse_early(self, error: BaseException) -> None:
         """Write the response for an error; the request goes on until its body has come."""
-        name = request_id(self.head.headers) or made_id()
+        name = self.head.request_id() or made_id()
         response = error_response(error, request_id=name, model=self.model())
         self._write(response, name, self.shared.access.wants(response.status, name))
 
@@ -257,7 +257,7 @@ class FastRequest:
 
     def _id_of_response(self, status: int) -> tuple[bytes, bool]:
         """The id that the response carries, or b""; and True if the access log gets a line."""
-        name = request_id(self.head.headers)
+        name = self.head.request_id()
         is_logged = self.shared.access.wants(status, name)
         return name or (made_id() if is_logged else b""), is_logged
 
@@ -288,23 +288,23 @@ class FastRequest:
     def _respond_in_frame(self, frame: Frame, pending: PendingRequest) -> None:
         """Respond 200 with a prepared frame, and the tensors as they lie in the lane."""
         lane_client = self.endpoint.lane_client
-        tensors: list[Any] = lane_client.views(pending)
-        connection, shared, headers = self.connection, self.shared, self.head.headers
-        start = shared.head(_OK, connection.server_state.default_headers)
-        end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
-        name, is_logged = b"", False
-        if shared.access.is_on or REQUEST_ID in headers or TRACEPARENT in headers:
-            if shared.access.is_on:
-                name, is_logged = self._id_of_response(_OK)
-            else:
-                name = request_id(headers)
-            if name:
-                end = b"x-request-id: %s\r\n%s" % (name, end)
+        tensors = lane_client.octets(pending)
+        connection, shared = self.connection, self.shared
+        is_logged = False
+        if shared.access.is_on:
+            name, is_logged = self._id_of_response(_OK)
+        else:
+            name = self.head.request_id()
+        pieces: list[Any] = [
+            shared.head(_OK, connection.server_state.default_headers), frame.fields.lines,
+        ]  # fmt: skip
+        if name:
+            pieces += (b"x-request-id: ", name, b"\r\n")
+        pieces += (b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n", frame.head)
+        pieces += tensors
         self.endpoint.metrics.count_ok(FAST, self.head.at_ns)
         try:
-            connection.transport.write(
-                b"".join([start, frame.fields.lines, end, frame.head, *tensors])
-            )
+            connection.transport.write(b"".join(pieces))
         finally:
             lane_client.release(pending)
         if is_logged:
@@ -335,7 +335,7 @@ class FastRequest:
 
     def log_gone(self) -> None:
         """Log that the caller has gone before its response."""
-        name = request_id(self.head.headers)
+        name = self.head.request_id()
         if self.shared.access.wants(GONE.status, name):
             self._log(GONE, name or made_id(), monotonic_ns())
 

@@ -253,9 +253,9 @@ class HttpEndpoint:
     def frame(self, head: RequestHead, request: InferRequest, n: int) -> Frame | None:
         """The prepared 200 response of n rows without its tensors; None where there is none.
 
-        The tensors follow it as `LaneClient.views` gives them.
+        The tensors follow it as `LaneClient.octets` gives them.
         """
-        if b"accept-encoding" in head.headers:
+        if head.value(b"accept-encoding") is not None:
             return None
         return self._codec.frame(request, n)
 

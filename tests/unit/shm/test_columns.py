@@ -134,6 +134,33 @@ def test_neighbours_of_a_fixed_tensor_are_a_view_and_all_else_a_copy() -> None:
     assert not np.shares_memory(dynamic.load(slice(2, 5)), dynamic.values)
 
 
+@pytest.mark.parametrize("where", [slice(2, 5), np.array([6, 0, 3], dtype=np.uint32)])
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        Tensor("x", "float32", (2, 3)),
+        Tensor("x", "uint8", ()),
+        Tensor("x", "bfloat16", (4,)),
+        Tensor("x", "int64", (0,)),
+    ],
+)
+def test_bytes_of_rows_are_stored_as_they_are_and_given_back(tensor: Tensor, where: Where) -> None:
+    rows = np.random.default_rng(5).integers(0, 256, 3 * tensor.row_bytes, dtype=np.uint8)
+    column, same_by_value = column_of(tensor, 0x5A), column_of(tensor, 0x5A)
+    body = b"a head of odd length." + rows.tobytes()  # so that the numbers are not aligned
+    column.store(where, memoryview(body)[21:])
+    array = rows.view(tensor.np_dtype).reshape(3, *tensor.max_shape)
+    same_by_value.store(where, array)
+    assert column.values.tobytes() == same_by_value.values.tobytes()
+    assert b"".join([column.octets_of(where)]) == rows.tobytes()
+
+
+def test_a_tensor_of_other_rows_has_no_bytes_of_rows() -> None:
+    for tensor in (Tensor("x", "bytes", (2,), max_bytes=4), Tensor("x", "int32", (Dim(4),))):
+        column = column_of(tensor)
+        assert (column.octets, column.row_bytes) == (None, 0)
+
+
 def test_big_endian_rows_are_stored_by_value() -> None:
     column = column_of(Tensor("x", "float32", (4,)))
     column.store(slice(0, 1), np.arange(4, dtype=">f4")[np.newaxis])
@@ -223,6 +250,9 @@ def test_a_bfloat16_is_padded_with_its_bits() -> None:
         ([4, 6, 5, 7], None),  # the ends fit, the middle does not
         ([4, 4, 6], None),
         ([2, 1, 4], None),
+        (list(range(3, 103)), slice(3, 103)),
+        ([*range(50), 51, 50, *range(52, 100)], None),
+        ([*range(20), 21, 20, *range(22, 64)], None),
         ([0, 2], None),
     ],
 )

@@ -9,6 +9,7 @@ from batchpool.core.errors import InvalidRequest, TooLarge
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire.codec import Codec
 from batchpool.wire.request import InferRequest, OutputChoice
+from tests.unit.specs import model
 from tests.unit.wire.calls import AFFINE, MIXED, X, echo, floats, split
 
 RAW = {b"inference-header-content-length": b"0"}
@@ -95,6 +96,39 @@ def test_bool_bytes_are_checked_and_half_precision_is_fine() -> None:
     every = np.arange(2**16, dtype="<u2").tobytes()
     for dtype in ("float16", "bfloat16"):
         assert ask(echo(dtype), every).rows.tensors["x"].tobytes() == every
+
+
+SIZES = [  # of a row, in float32; beyond 64 KiB an array is copied without the interpreter's lock
+    pytest.param(4, id="as bytes"),
+    pytest.param(2**14 + 1, id="as an array"),
+]
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_a_reader_of_one_size_gives_the_rows_of_each_body(width: int) -> None:
+    spec = model(Tensor("x", "float32", (width,)))
+    first, second = (np.random.default_rng(seed).random((2, width), "f4") for seed in (1, 2))
+    codec = Codec(spec)
+    request = ask(spec, first.tobytes())
+    reader = codec.fixed_size_reader(request, first.nbytes)
+    assert reader is not None
+    for body in (first, second, first):
+        rows = reader.rows(b"head" + body.tobytes(), 4)
+        assert (rows.n, rows.parameters, rows.sizes) == (2, request.rows.parameters, {})
+        assert bytes(rows.tensors["x"]) == body.tobytes()
+        rows.tensors.clear()  # as where they were submitted
+
+
+def test_a_reader_of_one_size_looks_at_each_bool_and_keeps_no_body() -> None:
+    spec = model(Tensor("x", "bool", (2,)))
+    reader = Codec(spec).fixed_size_reader(ask(spec, b"\0\1"), 2)
+    assert reader is not None
+    assert reader.rows(b"\1\1", 0).tensors["x"].tolist() == [[True, True]]
+    with pytest.raises(InvalidRequest, match="each byte must be 0 or 1"):
+        reader.rows(b"\0\2", 0)
+    rows = reader.rows(b"\0\0", 0)
+    reader.forget()
+    assert rows.tensors == {}
 
 
 def test_all_outputs_come_back_binary_behind_a_json_header() -> None:

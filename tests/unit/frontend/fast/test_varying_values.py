@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import batchpool
-from batchpool.frontend.fast.known_head import VARYING, varying
+from batchpool.frontend.fast.known_head import LONG_HEAD_BYTES, VARYING, varying
 from batchpool.frontend.http.caller import flow_of, flow_of_name
 from batchpool.frontend.service.endpoint import Endpoint
 from tests.unit.frontend.calls import affine
@@ -43,6 +43,40 @@ def test_nothing_else_reads_a_header_that_may_vary() -> None:
         if any(name in path.read_text() for name in spelled)
     }
     assert found == READERS
+
+
+@pytest.mark.parametrize(
+    ("value", "is_known"),
+    [
+        (b"0af7651916cd43dd", True),
+        (b"b7ad6b71-6920-3331", True),
+        (b"two words", True),
+        (b"", False),
+        (b" a", False),
+        (b"a ", False),
+        (b"a\rb", False),
+        (b"a\nb", False),
+        (b"a\0b", False),
+        (b"a\tb", False),
+        (b"caf\xe9", False),
+        (b"a\r\nX-More: 1", False),
+    ],
+)
+def test_values_that_no_parser_reads_otherwise(value: bytes, is_known: bool) -> None:
+    found = varying(TEXT, HEADERS)
+    assert found is not None
+    text = TEXT.replace(b": a\r", b": " + value + b"\r")
+    expected = ([value, b"16"], len(text)) if is_known else None
+    assert found.values(text + b"\r\n\r\n", 0) == expected
+
+
+def test_a_head_is_known_up_to_the_length_that_is_worth_keeping() -> None:
+    found = varying(TEXT, HEADERS)
+    assert found is not None
+    longest = LONG_HEAD_BYTES - len(TEXT) + 1
+    for length, is_known in ((longest, True), (longest + 1, False), (2 * longest, False)):
+        text = TEXT.replace(b": a\r", b": " + length * b"a" + b"\r")
+        assert (found.values(b"." + text + b"body", 1) is not None) == is_known
 
 
 def test_places_are_proved_by_what_the_parser_has_reported() -> None:

@@ -14,6 +14,10 @@ from typing import Any
 
 import pytest
 
+# What takes a second and more to import, or imports others that do.
+SLOW_TO_IMPORT = ("matplotlib", "pandas", "torch", "transformers")
+imported_while_collecting = pytest.StashKey[list[str]]()
+
 
 class Library:
     """A module, imported by the first use of one of its public attributes. It has private ones, for

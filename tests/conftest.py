@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from batchpool.core.compiled import COMPILED
 from bench.support.machine import complaint
-from tests.lazy import SLOW_TO_IMPORT, imported_while_collecting
+from tests.lazy import SLOW_TO_IMPORT, calculate_in_one_thread, imported_while_collecting
 from tests.scopes import scheduling
 
 _CLONE_NEWNS = 0x00020000
@@ -75,6 +75,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
     ]
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Of torch that the files, the fixtures or the test before have imported by themselves."""
+    calculate_in_one_thread()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -38,11 +38,20 @@ class Library:
         module = importlib.import_module(self._name)
         if is_new:
             gc.freeze()  # each search for garbage would walk its objects
+            calculate_in_one_thread()
         return getattr(module, attribute)
 
     def __setattr__(self, attribute: str, value: Any) -> None:
         """Of the module, so that a patch is one."""
         setattr(importlib.import_module(self._name), attribute, value)
+
+
+def calculate_in_one_thread() -> None:
+    """Let torch, once it is imported, calculate in the thread that calls it. Each of its small
+    products in several threads lets them spin for one another, while other tests want the cores."""
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "set_num_threads") and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
 
 
 def library(name: str) -> Any:

@@ -69,7 +69,7 @@ def print_by_lines() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process with this exit status, after functions of atexit and with all output written.
+    """End this process with this exit status. Functions of atexit run, and output is written.
 
     Python's own end takes every object apart: 40 ms of a process of ours, half a second with torch.
     Files that nobody closed are not flushed, so this is not for a worker, where a model may have

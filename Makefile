@@ -66,7 +66,10 @@ smollm: $(stamp)smollm
 test: $(stamp)dev style
 	+@$(MAKE) --no-print-directory -j2 types tests
 
+# Compiled first, and once: all processes of the run would do it at their start, and where the
+# environment says that no bytecode is written, every process under test again.
 tests: $(stamp)dev
+	$(bin)/python -m compileall -q batchpool
 	$(bin)/python -m pytest -n $$(($$(nproc) + 1)) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 # What takes half a minute and more by itself: reloads under load, the compiled modules, tests that

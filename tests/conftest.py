@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from batchpool.core.compiled import COMPILED
 from bench.support.machine import complaint
+from tests.lazy import SLOW_TO_IMPORT, calculate_in_one_thread, imported_while_collecting
 from tests.scopes import scheduling
 
 _CLONE_NEWNS = 0x00020000
@@ -76,6 +77,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Of torch that the files, the fixtures or the test before have imported by themselves."""
+    calculate_in_one_thread()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _hangups_reach_the_processes_under_test() -> None:
     """Under nohup SIGHUP is ignored, and a pool that is started so ignores it too.
@@ -94,9 +101,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
-def pytest_collection_finish() -> None:
-    """Let the garbage collector never walk what is there now: tests that look for garbage would
-    walk it dozens of times."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Note the slow imports of the collected files for a test of the house, and let the garbage
+    collector never walk what is there now: tests that look for garbage would walk it dozens of
+    times."""
+    session.config.stash[imported_while_collecting] = [
+        name for name in SLOW_TO_IMPORT if name in sys.modules
+    ]
     gc.collect()
     gc.freeze()
 

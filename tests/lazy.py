@@ -14,6 +14,10 @@ from typing import Any
 
 import pytest
 
+# What takes a second and more to import, or imports others that do.
+SLOW_TO_IMPORT = ("matplotlib", "pandas", "torch", "transformers")
+imported_while_collecting = pytest.StashKey[list[str]]()
+
 
 class Library:
     """A module, imported by the first use of one of its public attributes. It has private ones, for
@@ -34,11 +38,20 @@ class Library:
         module = importlib.import_module(self._name)
         if is_new:
             gc.freeze()  # each search for garbage would walk its objects
+            calculate_in_one_thread()
         return getattr(module, attribute)
 
     def __setattr__(self, attribute: str, value: Any) -> None:
         """Of the module, so that a patch is one."""
         setattr(importlib.import_module(self._name), attribute, value)
+
+
+def calculate_in_one_thread() -> None:
+    """Let torch, once it is imported, calculate in the thread that calls it. Each of its small
+    products in several threads lets them spin for one another, while other tests want the cores."""
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "set_num_threads") and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
 
 
 def library(name: str) -> Any:

@@ -11,6 +11,7 @@ from batchpool.batcher.input_buckets import InputBuckets
 from batchpool.batcher.reservation import Reservations
 from batchpool.batcher.stage_buckets import StageBuckets
 from batchpool.core.errors import Status
+from batchpool.core.few_rows import FEW_ROWS
 from batchpool.core.layout.states import LaneGate, SlotState
 from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn, every, largest, least
 from batchpool.core.tensors.dtypes import Array
@@ -24,15 +25,14 @@ _SUBMITTED, _QUEUED, _DONE = int(SlotState.SUBMITTED), int(SlotState.QUEUED), in
 _RUNNING, _OK = int(SlotState.RUNNING), int(Status.OK)
 _EARLIER_NS = 1_000_000_000  # so long before it is admitted a row may have been submitted
 _NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
-_FEW: Final = 16  # rows of a lane: up to this plain numbers are cheaper than arrays
 # Where the columns of `AdmittedLane._few` begin.
-_SLOT_AT: Final = QueueColumn.SLOT * _FEW
-_SEQUENCE_AT: Final = QueueColumn.SEQUENCE * _FEW
-_SUBMIT_AT: Final = QueueColumn.SUBMIT_NS * _FEW
-_DEADLINE_AT: Final = QueueColumn.DEADLINE_NS * _FEW
-_PRIORITY_AT: Final = QueueColumn.PRIORITY * _FEW
-_FLOW_AT: Final = QueueColumn.FLOW * _FEW
-_BUCKET_AT: Final = QueueColumn.BUCKET * _FEW
+_SLOT_AT: Final = QueueColumn.SLOT * FEW_ROWS
+_SEQUENCE_AT: Final = QueueColumn.SEQUENCE * FEW_ROWS
+_SUBMIT_AT: Final = QueueColumn.SUBMIT_NS * FEW_ROWS
+_DEADLINE_AT: Final = QueueColumn.DEADLINE_NS * FEW_ROWS
+_PRIORITY_AT: Final = QueueColumn.PRIORITY * FEW_ROWS
+_FLOW_AT: Final = QueueColumn.FLOW * FEW_ROWS
+_BUCKET_AT: Final = QueueColumn.BUCKET * FEW_ROWS
 
 
 def _all_different(slots: Array) -> bool:
@@ -71,7 +71,7 @@ class AdmittedLane:
         own_flow: bool = True,
         mapped_ns: int = 0,
         report_damage: Callable[[int, str], None] = lambda number, damage: None,
-        few: int = _FEW,
+        few: int = FEW_ROWS,
     ) -> None:
         self.number = number
         self.serial = serial
@@ -100,7 +100,7 @@ class AdmittedLane:
         self._cells = lane.memory.cells()
         self._tail_at, self._cancels_at = word(lane.layout, "sq_tail"), word(lane.layout, "cancels")
         self._sq_head = self._cells[word(lane.layout, "sq_head")]
-        self._few: I64 = np.zeros((QUEUE_COLUMNS, _FEW), dtype=np.int64)
+        self._few: I64 = np.zeros((QUEUE_COLUMNS, FEW_ROWS), dtype=np.int64)
         self._few[QueueColumn.LANE] = number
         self._few[QueueColumn.FLOW] = -serial
         self._few_at = memoryview(self._few.data).cast("B").cast("q")

@@ -8,11 +8,11 @@ from itertools import pairwise
 import numpy as np
 
 from batchpool.batcher.lane import AdmittedLane
+from batchpool.core.few_rows import FEW_ROWS
 from batchpool.core.layout.states import LaneGate
 from batchpool.core.scheduler.queue import I64, QueueColumn
 
 LaneParts = list[tuple[AdmittedLane, I64]]  # the rows of each lane among some, [QUEUE_COLUMNS, n]
-_FEW = 32  # rows: up to this plain numbers are cheaper than arrays
 
 
 class MappedLanes:
@@ -92,7 +92,7 @@ class MappedLanes:
         if first == rows.item(QueueColumn.LANE, n - 1):
             return [(self.by_number[first], rows)]
         numbers = rows[QueueColumn.LANE]
-        if n <= _FEW:
+        if n <= FEW_ROWS:
             listed = numbers.tolist()
             cuts = [at for at in range(1, n) if listed[at] != listed[at - 1]]
         else:

@@ -8,6 +8,7 @@ number of descriptors than its struct names.
 from __future__ import annotations
 
 import typing
+from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -200,7 +201,12 @@ class Edge(Generic[Received_co]):
     def __init__(self, name: str, messages: object) -> None:
         self.name = name
         self.messages: tuple[type[Message], ...] = typing.get_args(messages) or (messages,)
-        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(messages)
+        self._union = messages
+
+    @cached_property
+    def _decoder(self) -> msgspec.msgpack.Decoder[Any]:
+        """Made at the first message: all of them take 12 ms, and a process needs one to three."""
+        return msgspec.msgpack.Decoder(self._union)
 
     def decode(self, raw: bytes | memoryview, descriptors: int) -> Received_co:
         """The message in a packet that came with this many descriptors. InvalidMessage if it is not

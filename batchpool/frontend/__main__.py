@@ -9,8 +9,9 @@ import sys
 gc.disable()
 
 from batchpool.frontend.process import main  # noqa: E402
+from batchpool.process.bootstrap import leave  # noqa: E402
 
 gc.enable()
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

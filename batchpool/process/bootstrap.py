@@ -18,6 +18,8 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
 
 from batchpool.control.channel import Channel
 from batchpool.log import setup
@@ -64,6 +66,20 @@ def print_by_lines() -> None:
     and is not lost where the process is killed."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
+
+
+def leave(code: int) -> NoReturn:
+    """End this process with this exit status. Functions of atexit run, and output is written.
+
+    Python's own end takes every object apart: 40 ms of a process of ours, half a second with torch.
+    Files that nobody closed are not flushed, so this is not for a worker, where a model may have
+    some; nor does it wait for threads.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # None, nobody reads it, or closed
+            stream.flush()
+    os._exit(code)
 
 
 def settle() -> None:

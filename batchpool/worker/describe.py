@@ -24,7 +24,7 @@ from batchpool.core.config.ready_models import extras_of
 from batchpool.core.errors import ConfigError
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.model import Model, make_instance, spec_of
-from batchpool.process.bootstrap import start
+from batchpool.process.bootstrap import leave, start
 from batchpool.text.text_model import TextModel
 from batchpool.worker.backends.select import has_cuda
 from batchpool.worker.load import load_class
@@ -88,4 +88,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

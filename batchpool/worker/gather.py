@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from batchpool.core.few_rows import FEW_ROWS
 from batchpool.core.tensors.dtypes import Array
 from batchpool.shm.columns import TensorColumn, Where, pad_rows, where_of
 from batchpool.shm.lane import Lane
 from batchpool.worker.backends.backend import BatchPart
-
-_FEW = 16  # rows: up to this, lists of plain numbers are cheaper than arrays
 
 
 def parts_of(lanes: Mapping[int, Lane], numbers: Array, slots: Array) -> list[BatchPart]:
@@ -25,7 +24,7 @@ def parts_of(lanes: Mapping[int, Lane], numbers: Array, slots: Array) -> list[Ba
     n = len(numbers)
     if numbers[0] == numbers[-1]:  # sorted, so all are equal
         return [BatchPart(lanes[int(numbers[0])], slots, where_of(slots), 0, n)]
-    if n <= _FEW:
+    if n <= FEW_ROWS:
         return _few_parts(lanes, numbers.tolist(), slots)
     cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), n]
     return [

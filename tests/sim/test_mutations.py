@@ -149,8 +149,8 @@ CASES = [
             (m.no_fence_before_finished, False, 461),
         )
     ),
-    Case(a.run_is_free_when_its_row_is_cancelled, "arena", found_by=56),
-    Case(a.runs_are_free_when_the_first_row_is_done, "arena", found_by=124),
+    Case(a.run_is_free_when_its_row_is_cancelled, "arena", found_by=82),
+    Case(a.runs_are_free_when_the_first_row_is_done, "arena", found_by=82),
     Case(a.run_is_given_to_two_rows, "arena"),
     Case(a.runs_of_abandoned_rows_are_not_freed, "arena"),
     Case(a.place_is_written_after_the_entry, "arena"),

@@ -11,6 +11,7 @@ from tests.house.imports import FLOORS, floor_of
 from tests.house.registries import comparisons_that_are_gone
 from tests.house.rules import RULES
 from tests.house.tree import ROOT, Tree
+from tests.lazy import imported_while_collecting
 
 # Rules that do not hold yet: so many offences are known. A number here may only fall.
 KNOWN = {}
@@ -53,3 +54,10 @@ def test_import_batchpool_is_light() -> None:
     assert "batchpool" in loaded
     heavy = {"torch", "starlette", "uvicorn", "httptools", "uvloop", "transformers"}
     assert loaded & heavy == set()
+
+
+def test_test_files_import_slow_libraries_when_they_use_them(
+    request: pytest.FixtureRequest,
+) -> None:
+    """Of the files that this run collected: every process of `make test` collects all."""
+    assert request.config.stash[imported_while_collecting] == []

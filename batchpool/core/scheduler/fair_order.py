@@ -27,12 +27,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from batchpool.core.few_rows import FEW_ROWS
 from batchpool.core.flows import NAMED_FROM
 
 AGE_NS = 100_000_000
 TAG_BITS = 40
 _TAG_MASK = (1 << TAG_BITS) - 1
-_FEW = 16  # rows: up to this lists of plain numbers are cheaper than arrays
 _KEEP_FLOWS = 4096  # origins without waiting rows whose last tags are kept
 _SEVERAL = -(1 << 63)  # in place of the one flow of an origin
 
@@ -70,7 +70,7 @@ class FairOrder:
         the others following by one each; and whether no other flow of the origin had rows, and
         every deadline is at or after those before it. If not, its waiting rows must be sorted.
         """
-        if len(deadlines) <= _FEW:
+        if len(deadlines) <= FEW_ROWS:
             listed = deadlines.tolist()
             in_rising_order = sorted(listed)
             latest_ns, rising = in_rising_order[-1], listed == in_rising_order

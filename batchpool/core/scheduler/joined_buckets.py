@@ -24,7 +24,7 @@ from batchpool.core.scheduler.queue import I64
 from batchpool.core.scheduler.size_buckets import joined_bucket
 
 _SHARE = 0.25  # of a call's fixed time that padding may take to save it
-_FEW = 2  # so many times the rows that wait fit into a full batch
+_TIMES = 2  # so many times the rows that wait fit into a full batch
 
 
 def with_other_buckets(
@@ -44,7 +44,7 @@ def with_other_buckets(
     elements = limits.row_elements
     if elements is None or time is None or not time.row_ns or len(rows) == len(waiting):
         return rows
-    if _FEW * len(waiting) > limits.max_batch:
+    if _TIMES * len(waiting) > limits.max_batch:
         return rows
     own = buckets[waiting]
     bucket, n, joined = buckets.item(rows[0]), len(rows), [rows]

@@ -144,7 +144,8 @@ class Infer:
             if PREFER in headers and view.tasks is not None:
                 preference = async_preference(scope["headers"])
             if preference is not None and view.tasks is not None:
-                call = Submission(view.tasks, endpoint, head, preference, site_in(scope).prefix)
+                fields, prefix = scope["headers"], site_in(scope).prefix
+                call = Submission(view.tasks, endpoint, head, preference, fields, prefix)
                 response = await call.run(request_body, view.background, view.memory)
             else:
                 response = await infer(endpoint, head, request_body, view.background, view.memory)

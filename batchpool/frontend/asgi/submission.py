@@ -6,6 +6,7 @@ a task waits for room where a request would be refused.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from batchpool.control.task_messages import TaskSubmitted
@@ -27,7 +28,7 @@ from batchpool.wire.preferences import AsyncPreference, idempotency_key
 
 
 class Submission:
-    """One request. prefix: of every path, as a proxy shows it."""
+    """One request. fields: all its header lines. prefix: of every path, as a proxy shows it."""
 
     def __init__(
         self,
@@ -35,12 +36,14 @@ class Submission:
         endpoint: HttpEndpoint,
         head: RequestHead,
         preference: AsyncPreference,
+        fields: Iterable[tuple[bytes, bytes]],
         prefix: str,
     ) -> None:
         self._link = link
         self._endpoint = endpoint
         self._head = head
         self._preference = preference
+        self._fields = fields
         self._prefix = prefix
 
     async def run(
@@ -49,7 +52,7 @@ class Submission:
         """The response; None when the caller has gone. Raises what refuses the request."""
         endpoint, head = self._endpoint, self._head
         endpoint.check_head(head)
-        key = idempotency_key(head.headers)
+        key = idempotency_key(self._fields)
         memory.check()
         reservation = MemoryReservation(memory, head.flow)
         decoded = MemoryReservation(memory, head.flow)

@@ -284,7 +284,7 @@ class FastProtocol(Connection):
         if link is None or preference is None or preference.wait_s or size > LONGEST_BODY_BYTES:
             return None
         try:
-            key = idempotency_key(headers)
+            key = idempotency_key(self.headers)
         except PoolError:
             return None
         keep_alive = self._keeps_alive(headers)

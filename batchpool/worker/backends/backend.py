@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from batchpool.core.errors import ModelError, PoolError
+from batchpool.core.few_rows import FEW_ROWS
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Tensor
 from batchpool.model import Batch, Model
@@ -35,9 +36,6 @@ FAILED_ROWS = object()
 Allocate: TypeAlias = Callable[[Tensor, tuple[int, ...]], Array]
 
 
-_FEW = 16  # rows: up to this, lists of plain numbers are cheaper than arrays
-
-
 @dataclass(frozen=True)
 class BatchPart:
     """The rows start..stop of a batch, all from one lane; `where` indexes their slots."""
@@ -53,7 +51,7 @@ class BatchPart:
         """The number of runs of neighbouring slots."""
         if isinstance(self.where, slice):
             return 1
-        if self.stop - self.start <= _FEW:
+        if self.stop - self.start <= FEW_ROWS:
             slots: list[int] = self.slots.tolist()
             return 1 + sum([b != a + 1 for a, b in itertools.pairwise(slots)])
         return 1 + int(np.count_nonzero(self.slots[1:] != self.slots[:-1] + 1))

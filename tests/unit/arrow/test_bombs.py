@@ -16,15 +16,18 @@ from batchpool.core.tensors.spec import Tensor
 from tests.unit.specs import model
 from tests.unit.wire.test_arrow_form import RAGGED, ask, refused
 
+# These are made while tests are collected, without `pa.array`, which would import pandas.
+
 
 def listed(child: Any, n: int) -> Any:
-    return pa.ListArray.from_arrays(pa.array([0, n], pa.int32()), child)
+    ends = pa.py_buffer(struct.pack("<2i", 0, n))
+    return pa.Array.from_buffers(pa.list_(child.type), 1, [None, ends], children=[child])
 
 
 def no_elements(n: int) -> Any:
     """n lists of no element, which take no bytes."""
-    kind = pa.list_(pa.int32(), 0)
-    return pa.Array.from_buffers(kind, n, [None], children=[pa.array([], pa.int32())])
+    nothing = pa.Array.from_buffers(pa.int32(), 0, [None, pa.py_buffer(b"")])
+    return pa.Array.from_buffers(pa.list_(pa.int32(), 0), n, [None], children=[nothing])
 
 
 def in_one(kind: Any, child: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from batchpool.batches import line_file
@@ -33,13 +33,14 @@ def lines_from(path: Path, offset: int, lines: int) -> list[tuple[int, int, byte
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(raw=BYTES)
+@example(raw=b"\xef\xbb\xbf")
+@example(raw=b"\xef\xbb\xbf\na\n\xef\xbb\xbfb")
 def test_reading_goes_on_from_any_line_as_if_it_had_not_stopped(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "in"
     path.write_bytes(raw)
     whole = lines_from(path, 0, 0)
-    assert [line for _, _, line in whole] == [
-        line.rstrip(b"\r") for line in raw.split(b"\n") if line.strip()
-    ]
+    lines = raw.removeprefix(b"\xef\xbb\xbf").split(b"\n")  # without the byte order mark
+    assert [line for _, _, line in whole] == [line.rstrip(b"\r") for line in lines if line.strip()]
     for number, end, _ in whole:
         assert lines_from(path, end, number) == [each for each in whole if each[0] > number]
 

@@ -56,6 +56,33 @@ def test_sigterm_to_the_group_does_not_end_a_worker_before_its_files_are_flushed
         assert file.read() == "not flushed"
 
 
+LEAVES = """
+import atexit, os, sys
+from batchpool.process.bootstrap import leave
+
+class TakenApart:
+    def __del__(self, write=os.write):
+        write(2, b"taken apart")
+
+sys.kept = TakenApart()
+atexit.register(print, "at the end", end="")
+print("before it", end=", ")
+BEFORE
+leave(7)
+"""
+
+
+def test_a_process_that_leaves_writes_its_output_and_takes_nothing_apart() -> None:
+    done = run(LEAVES.replace("BEFORE", ""))
+    assert (done.returncode, done.stdout, done.stderr) == (7, "before it, at the end", "")
+
+
+def test_a_process_leaves_also_where_nothing_can_be_written() -> None:
+    for lost in ("os.close(1)", "sys.stdout.close()", "sys.stdout = sys.stderr = None"):
+        done = run(LEAVES.replace("BEFORE", lost))
+        assert done.returncode == 7, (lost, done.stderr)
+
+
 STANDS_BACK = """
 import os, threading
 from batchpool.process import bootstrap

@@ -37,7 +37,7 @@ SPEC = model(Tensor("x", "int32"), outputs=(Tensor("y", "int32"),))
 @pytest.fixture(params=[0, 16], ids=["as arrays", "as numbers"])
 def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to so many rows are looked at as plain numbers."""
-    monkeypatch.setattr("batchpool.worker.gather._FEW", request.param)
+    monkeypatch.setattr("batchpool.worker.gather.FEW_ROWS", request.param)
 
 
 @pytest.mark.usefixtures("few")

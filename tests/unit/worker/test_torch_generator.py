@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
 import batchpool as bp
+from tests.lazy import library
 from tests.unit.worker.sequence_bench import SequenceBench
 from tests.unit.worker.toy_generator import Toy, tokens_of
 
-torch = pytest.importorskip("torch")
+torch = library("torch")
 
 
 class TorchToy(Toy):

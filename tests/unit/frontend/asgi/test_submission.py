@@ -52,7 +52,7 @@ async def test_more_rows_than_the_lane_takes_are_no_task() -> None:
                 return {"type": "http.request", "body": body}
 
             head = RequestHead.of(headers, Caller("peer"))
-            submission = Submission(link, endpoint, head, AsyncPreference(0), "")
+            submission = Submission(link, endpoint, head, AsyncPreference(0), (), "")
             with closing(BackgroundThread()) as background:
                 response = await submission.run(RequestBody(receive, headers), background, memory)
             assert response is not None

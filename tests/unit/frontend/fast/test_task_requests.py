@@ -96,6 +96,9 @@ def get(path: str, **headers: str) -> bytes:
     return request(f"/v2/tasks/{path}", method="GET", headers={"Content-Length": "", **fields})
 
 
+TWO_KEYS = request(
+    INFER, bytes(16), headers={**ASYNC, "Idempotency-Key": "k1\r\nIdempotency-Key: k2"}
+)
 USUAL = {
     "a task": SUBMIT,
     "with a key": request(INFER, bytes(16), headers={**ASYNC, "Idempotency-Key": "k"}),
@@ -111,6 +114,7 @@ SELDOM = {
     ),
     "no such preference": request(INFER, bytes(16), headers={**ASYNC, "Prefer": "return=minimal"}),
     "a bad key": request(INFER, bytes(16), headers={**ASYNC, "Idempotency-Key": "a b"}),
+    "two keys": TWO_KEYS,
     "a long wait": get(f"{TASK}/result?wait_s=61"),
     "parts of a second": get(f"{TASK}/result?wait_s=0.5"),
     "another query": get(f"{TASK}?x=1"),
@@ -136,6 +140,22 @@ async def test_both_roads_give_the_same_answer(name: str, tmp_path: Path) -> Non
         assert found.fast == (name in USUAL) + 1
         asked = [_constant(m) for m in process.asked if not isinstance(m, MarkRead)]
         assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
+
+
+@on_loop
+async def test_two_keys_make_no_task(tmp_path: Path) -> None:
+    """The last of them was taken, and the other said nothing."""
+    async with (
+        TaskProcess(replies).at(tmp_path / "s.tasks") as process,
+        edge(Affine, **facts(tmp_path)) as it,
+        serving(it) as site,
+        calling(site) as caller,
+    ):
+        await caller.send(TWO_KEYS)
+        answer = await caller.answer()
+        assert answer.status == 400
+        assert b"header Idempotency-Key came 2 times, as 'k1' and 'k2'" in answer.body
+        assert process.asked == []
 
 
 @pytest.mark.parametrize("path", [f"{TASK}/result", TASK, f"{TASK}?x=1"])

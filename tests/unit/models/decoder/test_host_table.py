@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.lazy import library
 
-from batchpool.models.decoder import slot_state  # noqa: E402
-
-CPU = torch.device("cpu")
+torch = library("torch")
+slot_state = library("batchpool.models.decoder.slot_state")
 
 
 class Copied:
@@ -36,7 +35,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[Copied]:
 def test_a_place_is_written_again_once_the_device_has_copied_it(copies: list[Copied]) -> None:
     """Parts of a long prompt came in the places of parts before them, where no token was made
     meanwhile and so nobody waited for the device."""
-    table, to = slot_state.HostTable(3, CPU), torch.zeros(3, dtype=torch.int64)
+    table, to = slot_state.HostTable(3, torch.device("cpu")), torch.zeros(3, dtype=torch.int64)
     for number in range(5):
         place = table.turn()
         assert [copy.is_waited_for for copy in copies[:-1]] == [True] * max(0, number - 1)
@@ -47,7 +46,10 @@ def test_a_place_is_written_again_once_the_device_has_copied_it(copies: list[Cop
 
 
 def test_two_places_take_turns(copies: list[Copied]) -> None:
-    table, to = slot_state.HostTable((2, 2), CPU), torch.zeros((2, 2), dtype=torch.int64)
+    table, to = (
+        slot_state.HostTable((2, 2), torch.device("cpu")),
+        torch.zeros((2, 2), dtype=torch.int64),
+    )
     first = table.turn()
     first[:] = 7
     table.send(to)
@@ -56,7 +58,7 @@ def test_two_places_take_turns(copies: list[Copied]) -> None:
 
 
 def test_which_slots_are_live_is_sent_by_a_table(copies: list[Copied]) -> None:
-    state = slot_state.SlotState(3, CPU)
+    state = slot_state.SlotState(3, torch.device("cpu"))
     for slots in ([0, 2], [1], [0]):
         state.set_live(slots)
         assert [slot for slot, live in enumerate(state.live.tolist()) if live] == slots

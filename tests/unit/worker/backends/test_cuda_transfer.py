@@ -167,21 +167,23 @@ def test_half_precision_is_the_real_thing_on_the_device(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    "value",
+    ("shape", "dtype"),
     [
-        torch.ones(3, ROW),
-        torch.ones(2, ROW + 1),
-        torch.ones(2, ROW, 1),
-        torch.ones(2, ROW, dtype=torch.float64),
+        ((3, ROW), "float32"),
+        ((2, ROW + 1), "float32"),
+        ((2, ROW, 1), "float32"),
+        ((2, ROW), "float64"),
     ],
+    ids=str,
 )
 def test_what_was_not_declared_goes_the_common_way(
-    monkeypatch: pytest.MonkeyPatch, value: Any
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], dtype: str
 ) -> None:
     """There it is refused with an error that names the output."""
     direct, _ = transfer(monkeypatch)
     mine = lane()
     direct.pin(mine)
+    value = torch.ones(shape, dtype=getattr(torch, dtype))
     assert not direct.deliver(Y, parts({1: mine}, (1, 0), (1, 1)), value, 2)
     assert not mine.outputs["y"].values.any()
     assert direct.deliver(Y, parts({1: mine}, (1, 0), (1, 1)), torch.ones(ROW, 2).T, 2)

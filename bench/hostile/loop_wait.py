@@ -1,4 +1,4 @@
-"""How much of a front end's loop an honest request waits for, beside hostile HTTP callers.
+"""The part of a front end's loop that an honest request waits for, beside hostile HTTP callers.
 
     python -m bench.hostile.loop_wait [--requests 400] [--save FILE.json]
 

@@ -36,7 +36,7 @@ _KEPT_ORIGINS = 4096  # of which something is known; others have had nothing
 
 
 class OriginShare:
-    """What one origin has had of the loop. start_s: in virtual time, when its next work starts.
+    """The use of the loop by one origin. start_s: in virtual time, when its next work starts.
 
     waiting: its work in the queue, and the time in s that each piece counts for beforehand.
     """

@@ -82,7 +82,7 @@ class _Transport(asyncio.Transport):
         raise SystemExit("the connection was closed: a request was not taken")
 
 
-class _Session(Session):
+class UnattachedSession(Session):
     """Attached to nobody: one lane to one model, and nobody's bell."""
 
     def __init__(self, slots: int) -> None:
@@ -123,7 +123,7 @@ class _Session(Session):
         return len(entries)
 
 
-def _turn(loop: asyncio.AbstractEventLoop) -> None:
+def run_turn(loop: asyncio.AbstractEventLoop) -> None:
     loop.call_soon(loop.stop)
     loop.run_forever()
 
@@ -149,7 +149,7 @@ def costs_us(
     """CPU microseconds a request: from its bytes to the ring, from the ring to its answer."""
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
-    session = _Session(4096)
+    session = UnattachedSession(4096)
 
     async def begin() -> ClientLoop:
         return ClientLoop(session)
@@ -178,12 +178,12 @@ def costs_us(
         start_ns = time.thread_time_ns()
         for connection, request in zip(connections, group_of, strict=True):
             connection.data_received(request)
-        _turn(loop)
+        run_turn(loop)
         middle_ns = time.thread_time_ns()
         assert session.complete() == group
         again_ns = time.thread_time_ns()
         client_loop._on_bell()
-        _turn(loop)
+        run_turn(loop)
         end_ns = time.thread_time_ns()
         for transport in transports:
             assert transport.written.startswith(b"HTTP/1.1 200"), transport.written

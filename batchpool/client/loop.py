@@ -76,6 +76,15 @@ class ClientLoop:
         if self._resting:
             self._plan_look()
 
+    def flush(self) -> None:
+        """Publish what was submitted in this iteration, without waiting for its end."""
+        if self.over or not self._dirty:
+            return
+        for lane_client in self._dirty:
+            lane_client.flush()
+        self._dirty.clear()
+        self.session.ring()
+
     def abandon(self, lane_client: LaneClient, pending: PendingRequest) -> None:
         """The caller is gone: cancel what has not been dispatched."""
         if not self.over and pending.remaining:
@@ -140,16 +149,11 @@ class ClientLoop:
         self._dirty.add(lane_client)
         if not self._flush_planned:
             self._flush_planned = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush_as_planned)
 
-    def _flush(self) -> None:
+    def _flush_as_planned(self) -> None:
         self._flush_planned = False
-        if self.over:
-            return
-        for lane_client in self._dirty:
-            lane_client.flush()
-        self._dirty.clear()
-        self.session.ring()
+        self.flush()
 
     def _on_bell(self) -> None:
         self.session.bell.clear()

@@ -28,6 +28,7 @@ from starlette.types import ASGIApp
 
 from batchpool.frontend.http.acceptor import Accepted, Acceptor
 from batchpool.frontend.http.connection import Connection, sweep_all
+from batchpool.frontend.http.scheduled_app import ScheduledApp
 from batchpool.shm.resource_errors import descriptor_limit, open_descriptors, text_of
 
 _LOG = logging.getLogger("batchpool.frontend")
@@ -56,7 +57,7 @@ class Server(uvicorn.Server):
     ) -> None:
         super().__init__(
             uvicorn.Config(
-                app,
+                ScheduledApp(app, protocol.scheduler),
                 http=protocol,
                 ws="none",
                 lifespan="off",

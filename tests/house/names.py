@@ -11,6 +11,7 @@ from tests.house.tree import Source, Tree, said
 FORBIDDEN_WORDS = {"manager", "handler", "util", "helper", "base", "common", "data", "info"}
 # Names that another library looks for.
 IMPOSED_NAMES = {
+    "call_exception_handler",  # asyncio.AbstractEventLoop
     "data_received",  # asyncio.Protocol
     "nvmlDeviceGetMemoryInfo",  # pynvml
 }

@@ -40,6 +40,7 @@ from batchpool.frontend.http.caller import Caller
 from batchpool.frontend.http.connection import Connection
 from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.frontend.http.gate import Gate
+from batchpool.frontend.http.loop_scheduler import LoopScheduler
 from batchpool.frontend.http.memory_budget import MemoryReservation
 from batchpool.frontend.http.read_turns import ReadTurns
 from batchpool.frontend.http.request_head import RequestHead
@@ -93,7 +94,7 @@ class FastProtocol(Connection):
         elif request is receiving:
             request.count_gone()
 
-    def data_received(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         if not self._unparsed.size and not self.transport.is_closing():
             found = self._find(data, 0)
             if found is not None and found[3] == len(data):
@@ -102,7 +103,7 @@ class FastProtocol(Connection):
                     self._unset_keepalive_if_required()
                 self._receive_known(found, data)
                 return
-        super().data_received(data)
+        super().receive(data)
 
     def _find(self, data: bytes, at: int) -> Found | None:
         """The request that begins here, if the parser waits for its first byte, it may begin, and
@@ -375,7 +376,7 @@ class FastProtocol(Connection):
         self.server_state.total_requests += 1
         self._active_s = self.loop.time()
         if self._unparsed.size:
-            self._parse()
+            self._go_on()
 
 
 def fast_protocol(view: PoolView) -> type[FastProtocol]:
@@ -386,6 +387,7 @@ def fast_protocol(view: PoolView) -> type[FastProtocol]:
         "access": view.access,
         "memory": view.memory,
         "turns": ReadTurns(),
+        "scheduler": LoopScheduler(view.client_loop.flush),
         "metrics": view.endpoints.no_model,
         "limits": ConnectionLimits.of(view.session.server),
     }

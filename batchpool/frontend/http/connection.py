@@ -33,10 +33,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from batchpool.core.errors import RequestTimeout
 from batchpool.frontend.http.access_log import AccessLog, LoggedRequest, RequestOutcome
 from batchpool.frontend.http.memory_budget import MemoryReservation
-from batchpool.frontend.http.one_message import OneMessageConnection
 from batchpool.frontend.http.request_context import set_outcome
 from batchpool.frontend.http.request_counters import NOT_HTTP, RequestCounters
 from batchpool.frontend.http.response import HttpResponse, error_response
+from batchpool.frontend.http.scheduled_connection import ScheduledConnection
 from batchpool.wire.request_id import REQUEST_ID, made_id, request_id
 
 _LOG = logging.getLogger("batchpool.frontend")
@@ -45,7 +45,7 @@ _BEHIND_S = 1.0  # a caller that is behind for longer may be cut while memory is
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Connection(OneMessageConnection):
+class Connection(ScheduledConnection):
     """One connection. A subclass sets the limits, the access log and the metrics of its front end.
 
     metrics: counts bytes that are no HTTP request.
@@ -159,7 +159,8 @@ class Connection(OneMessageConnection):
 
     def is_idle(self) -> bool:
         """True while the caller has no request under way or arriving."""
-        return not self._arriving and (self.cycle is None or self.cycle.response_complete)
+        answered = self.cycle is None or self.cycle.response_complete
+        return answered and not (self._arriving or self.awaits_turn)
 
     def quiet_since_s(self) -> float:
         """The loop's time when the caller last sent something."""
@@ -185,7 +186,7 @@ class Connection(OneMessageConnection):
 
     def _end_wait(self, now_s: float) -> None:
         limits = self.limits
-        if self.flow.read_paused:  # the server keeps the caller from sending
+        if self.flow.read_paused or self.awaits_turn:  # the server keeps the caller waiting
             if self._active_s != self._excused_s:
                 self._paused_s = now_s
             elif self._is_forgotten(now_s):

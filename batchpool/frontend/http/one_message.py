@@ -11,7 +11,6 @@ places of the byte stream, never at the end of a read.
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import ClassVar
 
 import httptools
@@ -25,7 +24,7 @@ from batchpool.frontend.http.chunk_places import FRAMING_SHARE, ChunkPlaces
 from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.frontend.http.framing import body_length
 from batchpool.frontend.http.memory_budget import MemoryBudget, MemoryReservation
-from batchpool.frontend.http.proxies import UNIX, peer_address
+from batchpool.frontend.http.proxies import peer_address, unix_client
 from batchpool.frontend.http.read_flow import ReadFlow
 from batchpool.frontend.http.read_turns import ReadTurns
 from batchpool.frontend.http.unparsed import END, UnparsedBytes
@@ -65,7 +64,7 @@ class OneMessageConnection(HttpToolsProtocol):
             self.scheme = "https" if is_ssl(transport) else "http"
         else:
             super().connection_made(transport)
-            self.client = _unix_client(self.client, transport.get_extra_info("socket"))
+            self.client = unix_client(self.client, transport.get_extra_info("socket"))
         self.flow: ReadFlow = ReadFlow(transport)
         self.peer = self.client[0] if self.client else ""
         self.own_caller = caller_at(self.peer)
@@ -97,7 +96,8 @@ class OneMessageConnection(HttpToolsProtocol):
         # circle of references, and so all that they refer to, to the garbage collector.
         self.cycle = None  # type: ignore[assignment]
 
-    def data_received(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
+        """Parse the bytes of one read."""
         self._active_s = self.loop.time()
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
@@ -108,9 +108,12 @@ class OneMessageConnection(HttpToolsProtocol):
                 return
         unparsed.append(data, taken)
         self._parse()
+        self._took(len(data))
+
+    def _took(self, size: int) -> None:
+        """Let others be read first if so many bytes of a body that has not ended were read."""
         if self._arriving and not self.transport.is_closing():
-            dropped = self._drops_body()
-            self.turns.took(self.loop, self.flow, len(data), is_dropped=dropped)
+            self.turns.took(self.loop, self.flow, size, is_dropped=self._drops_body())
 
     def _drops_body(self) -> bool:
         """True if the arriving request has its response: it was refused before its body came."""
@@ -144,7 +147,7 @@ class OneMessageConnection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._unparsed.size:
-            self._parse()
+            self._go_on()
 
     def shutdown(self) -> None:
         """End when the requests that have come are answered."""
@@ -161,6 +164,10 @@ class OneMessageConnection(HttpToolsProtocol):
 
     # -- parsing ------------------------------------------------------------------------
 
+    def _go_on(self) -> None:
+        """Parse what waits, when its turn comes."""
+        raise NotImplementedError
+
     def _parse(self) -> None:
         """Feed the parser until all bytes are used up, or a response has to be waited for."""
         if self._parsing:
@@ -176,7 +183,7 @@ class OneMessageConnection(HttpToolsProtocol):
                 if not (self._arriving or self._may_begin()):
                     break
                 if pieces == _TURN_PIECES:
-                    self.loop.call_soon(self._parse)
+                    self.loop.call_soon(self._go_on)
                     break
                 pieces += 1
                 self._parse_piece(unparsed)
@@ -384,15 +391,6 @@ class OneMessageConnection(HttpToolsProtocol):
         if self._unparsed.size and not self.transport.is_closing():
             self.server_state.total_requests += 1
             self.flow.resume_reading()  # the last piece of the body may have paused it
-            self._parse()
+            self._go_on()
         else:
             super().on_response_complete()
-
-
-def _unix_client(
-    client: tuple[str, int] | None, sock: socket.socket | None
-) -> tuple[str, int] | None:
-    """The remote address and port, as the application is told them, of what is no TCP socket."""
-    if client is None and sock is not None and sock.family == socket.AF_UNIX:
-        return UNIX, 0
-    return client

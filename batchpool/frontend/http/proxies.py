@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -109,6 +110,15 @@ def plain_address(text: str) -> str:
         return ""
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return (mapped or found).compressed
+
+
+def unix_client(
+    client: tuple[str, int] | None, sock: socket.socket | None
+) -> tuple[str, int] | None:
+    """The remote address and port, as the application is told them, of what is no TCP socket."""
+    if client is None and sock is not None and sock.family == socket.AF_UNIX:
+        return UNIX, 0
+    return client
 
 
 @lru_cache(4096)

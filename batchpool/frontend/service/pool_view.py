@@ -38,9 +38,10 @@ def _ignore_stop() -> None:
 class PoolView:
     """The state that all connections of one front end share.
 
-    session: attached to the pool. counters: the pool's, in which this front end's rows are those of
-    `number`. background: runs long work of infer requests outside of the event loop. scrapes: makes
-    the responses of /metrics, which must not wait for such work. parser: parses long texts outside
+    session: attached to the pool, and driven by client_loop. counters: the pool's, in which this
+    front end's rows are those of `number`. background: runs long work of infer requests outside of
+    the event loop. scrapes: makes the responses of /metrics, which must not wait for such work.
+    parser: parses long texts outside
     of this process. tasks: the task process, None where the pool keeps no tasks. batches: the
     same, None where it keeps no files and runs no batches. gate: of the
     session's settings; None makes one. on_stop: called once when this front end stops, for parts
@@ -83,7 +84,7 @@ class PoolView:
         if session.server.get("tasks"):
             self.tasks = TaskLink(task_socket_path(session.server["socket"]))
         self.batches = self.tasks if session.server.get("batches") else None
-        self._client_loop = client_loop
+        self.client_loop = client_loop
         self._on_stop = on_stop
 
     @property
@@ -98,7 +99,7 @@ class PoolView:
 
     def learn(self) -> None:
         """Take the session's facts as a reload has changed them."""
-        server = self._client_loop.session.server
+        server = self.client_loop.session.server
         self.max_body_bytes = max_body_bytes(server)
         self.memory.learn(max_held_bytes(server), self.max_body_bytes)
         self.access.learn(server)

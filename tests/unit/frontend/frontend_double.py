@@ -22,6 +22,7 @@ from batchpool.frontend.http.acceptor import Accepted, Acceptor
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.connection import Connection
 from batchpool.frontend.http.connection_limits import ConnectionLimits
+from batchpool.frontend.http.loop_scheduler import LoopScheduler
 from batchpool.frontend.http.read_turns import ReadTurns
 from batchpool.frontend.parser.process import ParserProcess
 from batchpool.frontend.server import Server
@@ -137,6 +138,7 @@ async def serving(
     road = fast_protocol(of.view) if fast else Connection
     attributes = {
         "limits": limits or ConnectionLimits(), "memory": of.view.memory, "turns": ReadTurns(),
+        "scheduler": LoopScheduler(),
     }  # fmt: skip
     protocol = type("Limited", (road,), attributes)
     listener = socket.create_server(("127.0.0.1", 0))

@@ -12,6 +12,7 @@ import pytest
 
 from batchpool.frontend.http.connection import Connection, sweep_all
 from batchpool.frontend.http.connection_limits import ConnectionLimits
+from batchpool.frontend.http.loop_scheduler import LoopScheduler
 from batchpool.frontend.http.memory_budget import MemoryBudget
 from batchpool.frontend.http.read_turns import ReadTurns
 from batchpool.frontend.server import Server
@@ -76,10 +77,18 @@ class Scene:
         self.now_s = 1000.0
         self.memory = MemoryBudget(100 * KIB)
         self._protocol = cast(
-            type[Connection], type("C", (Limited,), {"memory": self.memory, "turns": ReadTurns()})
+            type[Connection],
+            type(
+                "C",
+                (Limited,),
+                {"memory": self.memory, "turns": ReadTurns(), "scheduler": LoopScheduler()},
+            ),
         )
         loop = SimpleNamespace(
-            time=lambda: self.now_s, create_task=self._keep, call_later=lambda *_: None
+            time=lambda: self.now_s,
+            create_task=self._keep,
+            call_later=lambda *_: None,
+            call_soon=lambda *_: None,
         )
         self._loop = cast(Any, loop)
         self._server = Server(

@@ -47,7 +47,7 @@ class EventStream:
 
     lost: called at once when the caller goes; it is to end the wait for the next piece. ended: told
     of how it ended, as of `run`, just before the last bytes go out. beat_s: the silence before a
-    comment.
+    comment, BEAT_S if None.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class EventStream:
         *,
         lost: Callable[[], None],
         ended: Callable[[HttpResponse | None], None] = lambda end: None,
-        beat_s: float = BEAT_S,
+        beat_s: float | None = None,
     ) -> None:
         self._request_body = request_body
         self._send = send
         self._lost = lost
         self._ended = ended
-        self._beat_s = beat_s
+        self._beat_s = BEAT_S if beat_s is None else beat_s
         self._begun = self._writing = False
         self._wrote_s = 0.0
         context = current()

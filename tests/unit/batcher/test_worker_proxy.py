@@ -130,6 +130,11 @@ def test_a_decision_sees_a_worker_as_it_is(proxy: WorkerProxy) -> None:
     assert (again.in_flight, again.free_at_ns) == (0, 0)
     assert (idle.last_bucket, again.last_bucket) == (-1, 0)
     assert proxy.view(None, 0) is again
+    proxy.last_bucket = 7
+    assert proxy.view(None, 0).last_bucket == 7
+    for in_flight in (1, 2):
+        send(proxy, 4, 2 * MS)
+        assert proxy.view(None, 0).in_flight == in_flight
 
 
 def test_nothing_should_wait_behind_a_batch_that_may_never_end(proxy: WorkerProxy) -> None:

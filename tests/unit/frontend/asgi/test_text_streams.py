@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from batchpool.core.errors import Status
+from batchpool.frontend.asgi import event_stream
 from tests.lazy import library
 from tests.unit.frontend.frontend_double import Edge, calling, edge, request, serving
 from tests.unit.frontend.loops import on_loop, until
@@ -85,7 +86,10 @@ async def test_an_error_within_a_stream_is_the_clients_exception(tmp_path: Path)
 
 @pytest.mark.parametrize("prompt", ["a", ["a", "b", "c"]])
 @on_loop
-async def test_a_caller_that_leaves_takes_its_sequences_back(tmp_path: Path, prompt: Any) -> None:
+async def test_a_caller_that_leaves_takes_its_sequences_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, prompt: Any
+) -> None:
+    monkeypatch.setattr(event_stream, "BEAT_S", 3600.0)  # no comment finds out that it is gone
     async with telling(tmp_path) as (it, story, caller):
         call = caller.completions.create(model="tale", prompt=prompt, max_tokens=30, stream=True)
         stream = await opened(story, asyncio.create_task(call))

@@ -274,8 +274,8 @@ async def test_the_reason_may_come_after_the_last_tokens() -> None:
 async def test_a_caller_that_goes_gives_its_place_back(
     monkeypatch: pytest.MonkeyPatch, made: int
 ) -> None:
-    monkeypatch.setattr(event_stream, "BEAT_S", 3600.0)  # no comment finds out that it is gone
-    async with edge(Story) as it:
+    monkeypatch.setattr(event_stream, "BEAT_S", 3600.0)  # comments do not find out
+    async with edge(Story, request_timeout_s=3600.0) as it:  # nor does the deadline
         it.pool.hold = True
         story = it.pool.stories["story"]
         async with streaming(it, max_tokens=2000) as caller:

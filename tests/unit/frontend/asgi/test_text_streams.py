@@ -25,9 +25,9 @@ library("tokenizers")
 
 
 @asynccontextmanager
-async def telling(tmp_path: Path) -> AsyncIterator[tuple[Edge, StoryDouble, Any]]:
+async def telling(tmp_path: Path, **facts: Any) -> AsyncIterator[tuple[Edge, StoryDouble, Any]]:
     """A front end on a port, whose story goes on when the test steps it, and a client."""
-    async with edge(tale(tmp_path)) as it, serving(it) as site:
+    async with edge(tale(tmp_path), **facts) as it, serving(it) as site:
         it.pool.hold = True
         url = f"http://127.0.0.1:{site.address[1]}/v1"
         async with (
@@ -89,8 +89,8 @@ async def test_an_error_within_a_stream_is_the_clients_exception(tmp_path: Path)
 async def test_a_caller_that_leaves_takes_its_sequences_back(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, prompt: Any
 ) -> None:
-    monkeypatch.setattr(event_stream, "BEAT_S", 3600.0)  # no comment finds out that it is gone
-    async with telling(tmp_path) as (it, story, caller):
+    monkeypatch.setattr(event_stream, "BEAT_S", 3600.0)  # comments do not find out
+    async with telling(tmp_path, request_timeout_s=3600.0) as (it, story, caller):
         call = caller.completions.create(model="tale", prompt=prompt, max_tokens=30, stream=True)
         stream = await opened(story, asyncio.create_task(call))
         await anext(aiter(stream))

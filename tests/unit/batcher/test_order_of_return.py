@@ -31,7 +31,7 @@ class House:
         proxy.worker_segment.ready.set(1)
         proxy.worker_segment.lanes[:] = 1
         self.batcher.add_worker(proxy)
-        proxy.service_time.took(2, 5e6)
+        proxy.service_time.took(2, 10e6)
         return proxy
 
     def send(self, n: int, *, priority: int = 0) -> None:

@@ -30,7 +30,7 @@ def two_models() -> Batcher:
         proxy.worker_segment.lanes[:] = 1
         proxy.worker_segment.outcome[:] = int(BatchOutcome.OK)
         batcher.add_worker(proxy)
-        proxy.service_time.took(8, 5 * MS)
+        proxy.service_time.took(8, 10 * MS)
     return batcher
 
 

@@ -284,12 +284,12 @@ class Outcome:
 
     def most_room(self, worker: WorkerView) -> int:
         """The number of full batches that it may at most have in flight: two more where they are
-        over within 3 ms, one more where one of them is."""
+        over within 6 ms, one more where one of them is."""
         room = self.room(worker)
         if worker.time is None or not worker.time.known:
             return room
         mean_ns = worker.time.mean_ns(self.limits.max_batch)
-        return room + sum(more * mean_ns <= 3_000_000 for more in (1, 2))
+        return room + sum(more * mean_ns <= 6_000_000 for more in (1, 2))
 
     def has_room(self, worker: WorkerView) -> bool:
         """True if it may have another full batch: what is in front of that ends soon enough."""

@@ -138,10 +138,10 @@ def test_a_full_batch_may_queue_behind_the_one_that_runs_up_to_the_depth() -> No
     assert sent(outcome([NOW] * 4, BUSY, replace(FOUR, depth=1))) == []
 
 
-@pytest.mark.parametrize(("ms", "room"), [(0.2, 4), (1.5, 4), (1.6, 3), (3.0, 3), (3.1, 2)])
+@pytest.mark.parametrize(("ms", "room"), [(0.2, 4), (3.0, 4), (3.1, 3), (6.0, 3), (6.1, 2)])
 def test_full_batches_that_are_short_may_wait_at_the_worker(ms: float, room: int) -> None:
     """It would stand idle until the next one is there: what is dispatched beyond the depth lasts
-    3 ms at most."""
+    6 ms at most."""
     time = time_of(ms * MS, 0)
     for in_flight in range(6):
         worker = WorkerView(0, in_flight, None, time)

@@ -344,7 +344,7 @@ def test_a_batch_that_another_worker_takes_instead_is_refused_in_time_too() -> N
     in 7 ms; when neither is free by then, it stands behind a batch of either. Of it, the oldest
     row is due first: alone on the other worker, 4 + 1.02 ms later."""
     time = time_of(0, MS, 1.02)
-    crew = [WorkerView(0, 1, None, time, NOW + 7 * MS), WorkerView(1, 1, None, time, NOW)]
+    crew = [WorkerView(0, 2, None, time, NOW + 7 * MS), WorkerView(1, 2, None, time, NOW)]
     limits = replace(TARGET, max_batch=4, depth=1, target_ns=40 * MS)
     case = Case(waiting([*[NOW] * 10, NOW - 4 * MS]), crew, limits)
     told, exact_ns = refusals(case), [2498 * MS // 100, 2796 * MS // 100, 2992 * MS // 100]

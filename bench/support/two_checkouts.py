@@ -42,6 +42,10 @@ def in_turns(
     for turn in range(turns):
         for name in list(checkouts)[:: -1 if turn % 2 else 1]:
             command = [sys.executable, "-m", module, "--one", str(checkouts[name]), *arguments]
-            found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=_ROOT)
+            found = subprocess.run(
+                command, check=False, stdout=subprocess.PIPE, text=True, cwd=_ROOT
+            )
+            if found.returncode:  # it has said why
+                raise SystemExit(f"{' '.join(command)} ended with {found.returncode}")
             figures[name].append([float(figure) for figure in found.stdout.split()])
     return figures

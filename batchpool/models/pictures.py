@@ -101,7 +101,7 @@ def _orientation(opened: Image) -> int:
 
 
 def _not_opened(raw: bytes) -> str:
-    """What is wrong with bytes that are none of the known forms, or have a broken head."""
+    """The text about bytes that are none of the known forms, or have a broken head."""
     for form, beginning in _BEGINNINGS.items():
         if beginning.match(raw):
             return f"image cannot be decoded: the head of this {form} is broken"

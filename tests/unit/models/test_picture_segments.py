@@ -46,7 +46,7 @@ def png(*parts: bytes) -> bytes:
 
 
 def most(form: str) -> int:
-    """How many more segments a picture of PICTURE may have."""
+    """The number of segments that fit beside those of PICTURE."""
     have = {"JPEG": jpeg_segments(), "PNG": 3 - 1}[form]  # IHDR, IEND; the pixels count little
     return SEGMENTS_MOST - have
 

@@ -70,7 +70,7 @@ def _set_up_pillow() -> None:
 
 @functools.cache
 def _turns() -> dict[int, Any]:
-    """How Pillow turns a picture upright, by its orientation of EXIF."""
+    """The way in which Pillow turns a picture upright, by its orientation of EXIF."""
     from PIL.Image import Transpose
 
     return {
@@ -92,7 +92,7 @@ def _in_8_bits(picture: Image) -> Image:
 
 
 def _orientation(opened: Image) -> int:
-    """How a picture is to be turned by its EXIF or XMP, 1 (not at all) where they are broken:
+    """The orientation of a picture by its EXIF or XMP, 1 (upright) where they are broken:
     metadata that cannot be read leave a picture that can."""
     try:
         return int(opened.getexif().get(_ORIENTATION, 1))

@@ -21,7 +21,7 @@ import numpy as np
 
 import batchpool as bp
 from batchpool.models.decoder.model_folder import ModelFolder
-from batchpool.models.extras import check_weights, extra, folder_with
+from batchpool.models.extras import check_attention, check_weights, extra, folder_with
 from batchpool.models.pretrained import keep_weights, whole_model
 from batchpool.models.tokens import Dtype, dtype_on
 
@@ -74,6 +74,7 @@ class CausalLM(bp.Generator):
         self._length = length = folder.checked_length(max_length)
         folder.check(length)
         check_weights(folder.path, trust)
+        check_attention(folder.path, trust)
         if not 0 <= max_tokens < length:
             raise ValueError(
                 f"option max_tokens is {max_tokens}; 1 to {length - 1} was expected, because"

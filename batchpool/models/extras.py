@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from batchpool.models.files.json_files import check_no_lfs_pointer, json_object
 from batchpool.models.files.weight_files import check_safetensors
@@ -110,6 +111,29 @@ def check_tokenizer(folder: Path, trust: bool) -> None:
             f"there is no tokenizer in the folder {folder.absolute()}: tokenizer.json was expected"
             " beside its config.json"
         )
+
+
+def check_attention(folder: Path, trust: bool) -> None:
+    """Raise ValueError for a folder of transformers that names a repository of a hub for its
+    attention: the library fetches compiled code from there, and runs it."""
+    for name in ("config.json", "sentence_bert_config.json"):
+        for kernel in _attention_in(json_object(folder / name)):
+            if "/" in kernel:
+                what = f"attention from {kernel!r}, a repository that {(folder / name).absolute()}"
+                check_trust(trust, f"{what} names,")
+
+
+def _attention_in(value: Any) -> Iterator[str]:
+    """The names of attention in a configuration, and in those of its parts."""
+    if not isinstance(value, dict):
+        return
+    for key, each in value.items():
+        if not key.endswith("attn_implementation"):
+            yield from _attention_in(each)
+        elif isinstance(each, dict):  # one for each part
+            yield from map(str, each.values())
+        else:
+            yield str(each)
 
 
 def check_trust(trust: bool, what: str) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import io
-from typing import TYPE_CHECKING
+import re
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import batchpool as bp
+from batchpool.models.picture_segments import SEGMENTS_MOST, has_many_segments
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -14,6 +18,12 @@ FORMATS = ("JPEG", "PNG", "WEBP")
 _SCANS_MOST = 100  # of a JPEG; each costs a pass over all pixels, and ten are usual
 _SCANS_OF_LARGEST = 16  # of a JPEG with as many pixels as are allowed; smaller ones may have more
 _RATIO_MOST = 100  # of the sides: the shorter one is resized to a fixed size, the longer follows
+_ORIENTATION = 0x0112  # the tag of EXIF
+_BEGINNINGS = {
+    "JPEG": re.compile(rb"\xff\xd8\xff"),
+    "PNG": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "WebP": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
+}
 
 
 def picture_of(raw: bytes, max_pixels: int) -> Image:
@@ -22,9 +32,14 @@ def picture_of(raw: bytes, max_pixels: int) -> Image:
     Raises bp.InvalidInput that says what is wrong with it. Its size is read, and refused, before
     a pixel is decoded.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
-    Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit, which warns first; the one here refuses
+    _set_up_pillow()
+    if has_many_segments(raw):
+        raise bp.InvalidInput(
+            f"image has too many segments; at most {SEGMENTS_MOST} beside its pixels were expected:"
+            " write it anew without its metadata"
+        )
     scans = raw.count(b"\xff\xda") if raw.startswith(b"\xff\xd8") else 0
     if scans > _SCANS_MOST:
         raise bp.InvalidInput(f"image is a JPEG of more than {_SCANS_MOST} scans")
@@ -32,16 +47,65 @@ def picture_of(raw: bytes, max_pixels: int) -> Image:
         opened = Image.open(io.BytesIO(raw), formats=FORMATS)
         _check_size(*opened.size, max_pixels)
         _check_scans(scans, *opened.size, max_pixels)
-        # Image.open decodes nothing; from here on it does.
-        return ImageOps.exif_transpose(opened).convert("RGB")
+        opened.load()  # Image.open decodes nothing
+        turn = _turns().get(_orientation(opened))
+        picture = _in_8_bits(opened).convert("RGB")
+        return picture if turn is None else picture.transpose(turn)
     except (bp.InvalidInput, MemoryError):
         raise
     except UnidentifiedImageError:
-        raise bp.InvalidInput(
-            f"image is no JPEG, PNG or WebP: {len(raw)} bytes that begin with {raw[:8]!r}"
-        ) from None
+        raise bp.InvalidInput(_not_opened(raw)) from None
     except Exception as error:  # decoders raise many kinds for what is broken
         raise bp.InvalidInput(f"image cannot be decoded: {error}") from None
+
+
+@functools.cache
+def _set_up_pillow() -> None:
+    from PIL import Image
+
+    Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit, which warns first; the one here refuses
+    # Metadata decide the texts of warnings, of which Python keeps each one that is new.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+
+
+@functools.cache
+def _turns() -> dict[int, Any]:
+    """The way in which Pillow turns a picture upright, by its orientation of EXIF."""
+    from PIL.Image import Transpose
+
+    return {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }
+
+
+def _in_8_bits(picture: Image) -> Image:
+    """A picture whose grey has 16 bits with the upper eight of them; any other as it is."""
+    if not picture.mode.startswith("I"):
+        return picture
+    return picture.convert("I").point(lambda value: value * (1 / 256)).convert("L")
+
+
+def _orientation(opened: Image) -> int:
+    """The orientation of a picture by its EXIF or XMP, 1 (upright) where they are broken:
+    metadata that cannot be read leave a picture that can."""
+    try:
+        return int(opened.getexif().get(_ORIENTATION, 1))
+    except Exception:  # of many kinds
+        return 1
+
+
+def _not_opened(raw: bytes) -> str:
+    """The text about bytes that are none of the known forms, or have a broken head."""
+    for form, beginning in _BEGINNINGS.items():
+        if beginning.match(raw):
+            return f"image cannot be decoded: the head of this {form} is broken"
+    return f"image is no JPEG, PNG or WebP: {len(raw)} bytes that begin with {raw[:8]!r}"
 
 
 def _check_size(width: int, height: int, max_pixels: int) -> None:

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import batchpool as bp
-from batchpool.models.extras import check_tokenizer, check_trust, check_weights, extra, folder_with
+from batchpool.models.extras import (
+    check_attention,
+    check_tokenizer,
+    check_trust,
+    check_weights,
+    extra,
+    folder_with,
+)
 from batchpool.models.files.json_files import json_object, json_objects, values_of
 from batchpool.models.files.weight_files import check_safetensors
 from batchpool.models.pretrained import keep_weights, whole_models
@@ -111,6 +118,7 @@ class SentenceTransformer(bp.Model):
         encoder = parts[0][1] if parts else path
         if parts and parts[0][0].endswith(".Transformer"):
             check_weights(encoder, trust)
+            check_attention(encoder, trust)
             check_tokenizer(encoder, trust)
         how = json_object(encoder / "sentence_bert_config.json")
         self._uses_pooler = "pooler_output" in str(how)
@@ -261,6 +269,11 @@ def _check_modules(file: Path, parts: Sequence[tuple[str, Path]]) -> None:
     for name, folder in parts:
         if not _is_of_library(name, *_WITHOUT_CODE):
             check_trust(False, f"the module {name!r} of {file}")
+        # The library would leave such a function out, and vectors would be others.
+        settings = json_object(folder / "config.json") if _is_of_library(name, "Dense") else {}
+        activation = str(settings.get("activation_function") or "torch.")
+        if not activation.startswith("torch."):
+            check_trust(False, f"the activation {activation!r} of {folder / 'config.json'}")
         pickled = folder / "pytorch_model.bin"
         if pickled.is_file() and not list(folder.glob("model*.safetensors")):
             check_trust(False, f"{pickled}, which is pickled and has no safetensors beside it,")

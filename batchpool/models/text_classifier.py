@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import batchpool as bp
-from batchpool.models.extras import check_tokenizer, check_weights, extra, folder_with
+from batchpool.models.extras import (
+    check_attention,
+    check_tokenizer,
+    check_weights,
+    extra,
+    folder_with,
+)
 from batchpool.models.files.json_files import json_object, values_of
 from batchpool.models.pretrained import keep_weights, whole_model
 from batchpool.models.texts import decoded, share_cores
@@ -57,6 +63,7 @@ class TextClassifier(bp.Model):
     ) -> None:
         self._path = path = folder_with(path, "config.json")
         check_weights(path, trust)
+        check_attention(path, trust)
         check_tokenizer(path, trust)
         self._dtype, self._trust = dtype, trust
         self._config = json_object(path / "config.json")

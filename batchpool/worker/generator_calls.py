@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from batchpool.core.errors import ModelError
 from batchpool.generator import Generator, JoiningSequence
+from batchpool.process.own_process import end_if_forked
 from batchpool.worker.backends.backend import describe_error
 from batchpool.worker.backends.select import calls_context
 
@@ -44,3 +45,5 @@ class GeneratorCalls:
             raise
         except BaseException as exc:
             raise ModelError(describe_error(exc)) from exc
+        finally:
+            end_if_forked()

@@ -31,7 +31,7 @@ from batchpool.core.layout.arena import arena_of
 from batchpool.core.layout.segments import lane_layout, worker_layout_of
 from batchpool.core.tensors.spec import ModelSpec
 from batchpool.core.tensors.stages import Stage, fused_spec
-from batchpool.process import bootstrap
+from batchpool.process import bootstrap, own_process
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import map_checked
@@ -88,7 +88,10 @@ class WorkerProcess:
 
     def load(self) -> Worker | SequenceLoop:
         """Import, load and warm up the model; its exceptions are the caller's."""
-        return self._load_generator() if self.spec.generates else self._load_model()
+        try:
+            return self._load_generator() if self.spec.generates else self._load_model()
+        finally:
+            own_process.end_if_forked()
 
     def _load_generator(self) -> SequenceLoop:
         start = self._start
@@ -172,6 +175,8 @@ class WorkerProcess:
                 self._unloads.pop()()
             except BaseException as exc:  # sys.exit too: the worker ends anyway
                 _LOG.error("unload of the model failed: %s", describe_error(exc), exc_info=exc)
+            finally:
+                own_process.end_if_forked()
 
     def _hear(self, worker: Worker | SequenceLoop) -> None:
         """Take all control messages there are."""
@@ -238,6 +243,7 @@ def main(argv: Sequence[str]) -> int:
     bootstrap.outlast_sigterm()
     bootstrap.log_to_stderr("worker", args)
     bootstrap.print_by_lines()
+    own_process.claim()
     channel = bootstrap.control_channel(args.control_fd)
     try:
         process = WorkerProcess(channel)

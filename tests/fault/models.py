@@ -119,3 +119,24 @@ class LoadsTwice(Affine):
         early = first_time("first load") or first_time("second load")
         if not early and not note("mended twice").exists():
             raise OSError("the disk is gone")
+
+
+class Forking(Numpy):
+    """Gives tags back, from a worker that has forked: the child of a row whose `how` is 1 raises,
+    of 2 returns, of 3 exits by an exception, and of 4 ends as it should."""
+
+    inputs = [bp.Tensor("tag", "int64"), bp.Tensor("how", "int64")]
+    outputs = [bp.Tensor("tag", "int64"), bp.Tensor("pid", "int64")]
+
+    def infer(self, batch: bp.Batch) -> dict[str, Any]:
+        for how in batch["how"].tolist():
+            child = os.fork() if how else -1
+            if child > 0:
+                os.waitpid(child, 0)
+            elif child == 0 and how == 1:
+                raise RuntimeError("in the child")
+            elif child == 0 and how == 3:
+                raise SystemExit(5)
+            elif child == 0 and how == 4:
+                os._exit(0)
+        return {"tag": batch["tag"], "pid": np.full(batch.n, os.getpid())}

@@ -54,7 +54,6 @@ _ASGI_HEADERS = frozenset(
     {b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"}
     | {b"origin", b"sec-fetch-site"}  # a browser's
 )
-
 _PREFER = b"prefer"
 
 
@@ -70,7 +69,8 @@ class FastProtocol(Connection):
         super().connection_made(transport)
         self._asks_gate = self.gate.asks(self.own_caller)
         self._receiving: FastRequest | None = None  # its body is still to come
-        self._reservation = MemoryReservation(self.memory)  # of that body, if in several reads
+        self._reservation = held = MemoryReservation(self.memory)  # that body, in several reads
+        held.give_up = self._refuse_body
         self._known: KnownHeads | None = None  # once there is something to know
 
     def learn(self) -> None:
@@ -81,10 +81,9 @@ class FastProtocol(Connection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         request: Any = self.cycle
-        receiving, self._receiving = self._receiving, None
+        receiving, self._receiving, self._known = self._receiving, None, None
         super().connection_lost(exc)
-        self._reservation.release()
-        self._known = None
+        self._reservation.close()
         if not isinstance(request, FastRequest):
             return
         if request.is_waiting():
@@ -351,10 +350,17 @@ class FastProtocol(Connection):
                 self._reservation.flow = request.head.flow
             self._reservation.grow_to(len(request.body))
         except Exception as exc:
+            self._refuse_body(exc)
+
+    def _refuse_body(self, error: Exception) -> bool:
+        """Drop what comes of the body, and answer with an error; False if no body arrives."""
+        request = self._receiving
+        if request is not None:
             self._reservation.release()
             request.discards_body = True
             request.dropped_bytes, request.body = len(request.body), b""
-            request.refuse_early(exc)
+            request.refuse_early(error)
+        return request is not None
 
     def end_with(self, error: BaseException) -> None:
         request = self._receiving

@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 from mypy_extensions import mypyc_attr
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from batchpool.core.errors import RequestTimeout
+from batchpool.core.errors import Overloaded, RequestTimeout
 from batchpool.frontend.http.access_log import AccessLog, LoggedRequest, RequestOutcome
 from batchpool.frontend.http.memory_budget import MemoryReservation
 from batchpool.frontend.http.request_context import set_outcome
@@ -57,6 +57,7 @@ class Connection(ScheduledConnection):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._unsent = MemoryReservation(self.memory, self._waiting.flow)
+        self._waiting.give_up, self._unsent.give_up = self._give_head_up, self._cut_if_behind
         self._behind_s = 0.0  # when the caller fell behind with reading
         self._unsent_bytes = 0
         self._sent_s = 0.0  # when the unsent bytes last got fewer
@@ -65,7 +66,7 @@ class Connection(ScheduledConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._unsent.release()
+        self._unsent.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -156,6 +157,19 @@ class Connection(ScheduledConnection):
         """Bytes of a response that the caller should have taken by now; 0 if it is not behind."""
         is_behind = self.flow.write_paused and now_s - self._behind_s > _BEHIND_S
         return self._unsent.size if is_behind else 0
+
+    def _give_head_up(self, error: Overloaded) -> bool:
+        """End with an error, if what waits is a part of a head."""
+        if not self._in_head or self._parsing or not self._may_begin():
+            return False
+        self.end_with(error)
+        return True
+
+    def _cut_if_behind(self, error: Overloaded) -> bool:
+        if not self.behind_bytes(self.loop.time()):
+            return False
+        self.cut()
+        return True
 
     def is_idle(self) -> bool:
         """True while the caller has no request under way or arriving."""

@@ -22,6 +22,11 @@ An eighth of the budget is never taken by bodies and heads, however many callers
 one body of the largest size would not fit otherwise: requests that come whole go on beside bodies
 that never end.
 
+Callers of a few addresses could still hold all of that, each within its share, and everybody else
+would be refused. So whoever needs room, and holds with it at most half of what the largest holder
+does, gets it from that one: of its bodies and heads that still arrive, and responses that it
+does not read, the one that has stood still for longest is given up.
+
 A body or a head that does not fit is refused, and so is a long response: of what callers do not
 read, all of them together may have three quarters, and one of them its share of these, or whoever
 sends requests and reads no answer would shut the others out. A short response is written in any
@@ -31,8 +36,13 @@ cut.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from batchpool.core.errors import Overloaded
 from batchpool.core.flows import origin_of
+
+GiveUp: TypeAlias = Callable[[Overloaded], bool]
 
 _RETRY_AFTER_MS = 1000
 _SHARE = 4
@@ -52,6 +62,8 @@ class MemoryBudget:
         self.is_full = False
         # Bytes held by origin, which no caller can make up; without those who hold nothing.
         self._callers: dict[int, int] = {}
+        # What may be given up, by origin; what has stood still for longest comes first.
+        self._yielding: dict[int, dict[MemoryReservation, None]] = {}
 
     def learn(self, max_bytes: int, body_bytes: int) -> None:
         """Take other limits from now on."""
@@ -65,10 +77,13 @@ class MemoryBudget:
 
     def take(self, flow: int, more_bytes: int) -> None:
         """Count more bytes for a caller. Raises Overloaded, counting nothing, for too many."""
-        held_bytes = self.held_bytes + more_bytes
-        if held_bytes > self._most_arriving():
-            raise self._used_up()
+        most_bytes = self._most_arriving()
         mine = self.held_for(flow) + more_bytes
+        if self.held_bytes + more_bytes > most_bytes:
+            self._make_room(flow, mine, most_bytes - more_bytes)
+        held_bytes = self.held_bytes + more_bytes
+        if held_bytes > most_bytes:
+            raise self._used_up()
         if flow and mine > max(self.body_bytes, _SHARE * (self.max_bytes - held_bytes)):
             raise self._above_share()
         self._set(flow, held_bytes, mine)
@@ -83,11 +98,13 @@ class MemoryBudget:
         A response that is larger than all that callers may leave unread goes where the budget is
         almost unused, since it would go nowhere else.
         """
-        held_bytes = self.held_bytes + size
+        mine = self.held_for(flow)
         most = self.max_bytes - 2 * (self.max_bytes // _RESERVE)
+        if self.held_bytes + size > most:
+            self._make_room(flow, mine + size, most - size)
+        held_bytes = self.held_bytes + size
         if held_bytes > most and self.held_bytes > self.max_bytes // _RESERVE:
             raise self._used_up()
-        mine = self.held_for(flow)
         if mine and flow and mine + size > _SHARE * (most - held_bytes):
             raise self._above_share()
 
@@ -95,6 +112,39 @@ class MemoryBudget:
         """Raise Overloaded while the budget is used up."""
         if self.is_full:
             raise self._used_up()
+
+    def may_yield(self, reservation: MemoryReservation) -> None:
+        """Something that may be given up has moved: its size is not what it was."""
+        origin = origin_of(reservation.flow)
+        kept = self._yielding.setdefault(origin, {})
+        kept.pop(reservation, None)
+        kept[reservation] = None
+
+    def forget(self, reservation: MemoryReservation) -> None:
+        """Something must not be given up any more."""
+        origin = origin_of(reservation.flow)
+        if (kept := self._yielding.get(origin)) is not None:
+            kept.pop(reservation, None)
+            if not kept:
+                del self._yielding[origin]
+
+    def _make_room(self, flow: int, mine: int, most_bytes: int) -> None:
+        """Give up what the largest holder's callers let stand still, until no more than this is
+        held, for a caller that will hold `mine`."""
+        while self._yielding and self.held_bytes > most_bytes:
+            largest = max(self._yielding, key=lambda origin: self._callers.get(origin, 0))
+            if not flow or self._callers.get(largest, 0) < 2 * mine:
+                return
+            if not self._give_one_up(largest):
+                return
+
+    def _give_one_up(self, origin: int) -> bool:
+        for reservation in list(self._yielding[origin]):
+            give_up = reservation.give_up
+            if give_up is not None and give_up(self._given_up()):
+                reservation.release()
+                return True
+        return False
 
     def _most_arriving(self) -> int:
         """The bytes that may be held when more of a body or a head comes."""
@@ -117,6 +167,14 @@ class MemoryBudget:
             _RETRY_AFTER_MS,
         )
 
+    def _given_up(self) -> Overloaded:
+        return Overloaded(
+            "the server gave this request up for another caller's: this caller's requests and"
+            f" responses take most of the {self.max_bytes} bytes that it holds of them; send fewer"
+            " at a time, and faster",
+            _RETRY_AFTER_MS,
+        )
+
     def give_back(self, flow: int, fewer_bytes: int) -> None:
         """Count fewer bytes for a caller."""
         self._set(flow, self.held_bytes - fewer_bytes, self.held_for(flow) - fewer_bytes)
@@ -132,13 +190,18 @@ class MemoryBudget:
 
 
 class MemoryReservation:
-    """The bytes held of one thing. size: in bytes. flow: of its caller; 0 has no share."""
+    """The bytes held of one thing. size: in bytes. flow: of its caller; 0 has no share.
 
-    __slots__ = ("_budget", "flow", "size")
+    give_up: gives the thing up for another caller's and returns True, or returns False where it
+    must go on; None for what is never given up. To be set while nothing is held.
+    """
+
+    __slots__ = ("_budget", "flow", "give_up", "size")
 
     def __init__(self, budget: MemoryBudget, flow: int = 0) -> None:
         self._budget = budget
         self.flow = flow
+        self.give_up: GiveUp | None = None
         self.size = 0
 
     def grow_to(self, size: int) -> None:
@@ -153,17 +216,39 @@ class MemoryReservation:
         elif more < 0:
             self._budget.give_back(self.flow, -more)
         self.size = size
+        if self.give_up is not None and more:
+            self._move()
 
     def count(self, size: int) -> None:
         """Record that `size` bytes are held by now, of what cannot be refused any more."""
         if size > self.size:
             self._budget.count(self.flow, size - self.size)
             self.size = size
+            if self.give_up is not None:
+                self._move()
         else:
             self.grow_to(size)
+
+    def keep(self) -> None:
+        """Let it be given up for nobody from now on."""
+        self._budget.forget(self)
+        self.give_up = None
+
+    def close(self) -> None:
+        """Give the whole reservation back, and let go of what it belongs to."""
+        self.release()
+        self.give_up = None
 
     def release(self) -> None:
         """Give the whole reservation back."""
         if self.size:
             self._budget.give_back(self.flow, self.size)
             self.size = 0
+            if self.give_up is not None:
+                self._move()
+
+    def _move(self) -> None:
+        if self.size:
+            self._budget.may_yield(self)
+        else:
+            self._budget.forget(self)

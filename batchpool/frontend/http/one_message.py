@@ -90,7 +90,7 @@ class OneMessageConnection(HttpToolsProtocol):
         super().connection_lost(exc)
         self.turns.leave(self.flow)
         self._unparsed.clear()
-        self._waiting.release()
+        self._waiting.close()
         self._whole_head = None
         # The last request refers to its connection: without this, each connection would leave a
         # circle of references, and so all that they refer to, to the garbage collector.

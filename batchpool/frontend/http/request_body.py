@@ -7,10 +7,12 @@ response, and the connection stays usable.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
-from batchpool.core.errors import TooLarge
+from batchpool.core.errors import Overloaded, TooLarge
 from batchpool.frontend.http.memory_budget import MemoryReservation
 from batchpool.wire.request import Body, Headers
 
@@ -54,16 +56,17 @@ class RequestBody:
         """The whole body; None when the caller has gone.
 
         reservation: counts the bytes while they arrive. Raises TooLarge beyond `max_bytes`, and
-        Overloaded where the bodies of all requests take too much memory. advice: what helps whose
-        body is too large.
+        Overloaded where the bodies of all requests take too much memory, or this one was given up
+        for another caller's. advice: what helps whose body is too large.
         """
         first = b"" if self.is_over() else await self._next()
         body: bytes | bytearray = first
         if not self.is_over():
             body = bytearray(first)
-            while len(body) <= max_bytes and not self.is_over():
-                reservation.grow_to(len(body))
-                body += await self._next()
+            with _giving_up(reservation):
+                while len(body) <= max_bytes and not self.is_over():
+                    reservation.grow_to(len(body))
+                    body += await self._next()
         if self.lost:
             return None
         if len(body) > max_bytes:
@@ -89,3 +92,27 @@ class RequestBody:
         """Return when the caller has closed the connection. Call after the body has ended."""
         while not self.lost:
             await self._next()
+
+
+@contextmanager
+def _giving_up(reservation: MemoryReservation) -> Iterator[None]:
+    """Let the block, which waits for the caller, be given up for other callers: it ends with the
+    error that says so."""
+    task = asyncio.current_task()
+    given_up: list[Overloaded] = []
+
+    def give_up(error: Overloaded) -> bool:
+        assert task is not None
+        given_up.append(error)
+        return task.cancel()
+
+    reservation.give_up = give_up
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not given_up or task is None:
+            raise
+        task.uncancel()
+        raise given_up[0] from None
+    finally:
+        reservation.keep()

@@ -20,6 +20,7 @@ from batchpool.core.few_rows import FEW_ROWS
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import Tensor
 from batchpool.model import Batch, Model
+from batchpool.process.own_process import end_if_forked
 from batchpool.shm.columns import Where
 from batchpool.shm.lane import Lane
 
@@ -133,6 +134,8 @@ def call_method(method: Callable[[Batch], Any], batch: Batch) -> Any:
         raise
     except BaseException as exc:
         raise ModelError(describe_error(exc)) from exc
+    finally:
+        end_if_forked()
     if batch.failed and isinstance(found, Mapping):
         return {**found, FAILED_ROWS: batch.failed}
     return found

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from batchpool.models.extras import check_tokenizer, check_weights, file_at, folder_with
+from batchpool.models.causal_lm import CausalLM
+from batchpool.models.extras import (
+    check_attention,
+    check_tokenizer,
+    check_weights,
+    file_at,
+    folder_with,
+)
+from batchpool.models.text_classifier import TextClassifier
+from tests.unit.models.text_folders import rewrite
 
 
 def weights(path: Path) -> None:
@@ -85,3 +94,48 @@ def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path, name: str) -> None
 def test_a_tokenizer_of_bytes_has_no_file(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
     check_tokenizer(tmp_path, False)
+
+
+@pytest.mark.parametrize("file", ["config.json", "sentence_bert_config.json"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"attn_implementation": "someone/kernel"},
+        {"_attn_implementation": "someone/kernel:attend"},
+        {"attn_implementation": {"text_config": "sdpa", "vision_config": "someone/kernel"}},
+        {"text_config": {"attn_implementation": "someone/kernel"}},
+        {"model_kwargs": {"attn_implementation": "someone/kernel"}},
+    ],
+)
+def test_attention_from_a_hub_needs_trust(tmp_path: Path, file: str, settings: object) -> None:
+    (tmp_path / file).write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=rf"'someone/kernel.*{file} names, .* trust = true"):
+        check_attention(tmp_path, trust=False)
+    check_attention(tmp_path, trust=True)
+
+
+def test_usual_attention_needs_no_trust(tmp_path: Path) -> None:
+    check_attention(tmp_path, trust=False)
+    for name in ("sdpa", "eager", "flash_attention_2", None, {"": "sdpa"}):
+        (tmp_path / "config.json").write_text(json.dumps({"attn_implementation": name}))
+        check_attention(tmp_path, trust=False)
+
+
+@pytest.mark.parametrize("model", [TextClassifier, CausalLM])
+def test_models_look_for_attention_from_a_hub(tmp_path: Path, model: type) -> None:
+    head = json.dumps({"w": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "vocab_size": 9,
+                "max_position_embeddings": 9,
+                "eos_token_id": 1,
+            }
+        )
+    )
+    rewrite(tmp_path / "config.json", attn_implementation="someone/kernel")
+    with pytest.raises(ValueError, match="attention from 'someone/kernel'"):
+        model(tmp_path)

@@ -13,7 +13,9 @@ import pytest
 import batchpool as bp
 
 Image = pytest.importorskip("PIL.Image")
+ImageOps = pytest.importorskip("PIL.ImageOps")
 
+from batchpool.models import pictures  # noqa: E402
 from batchpool.models.pictures import picture_of  # noqa: E402
 
 MOST = 1_000_000
@@ -84,6 +86,10 @@ def test_broken_pictures_are_told_what_is_wrong() -> None:
     assert "image cannot be decoded: " in refusal(png_head(10, 10))
     assert refusal(b"GIF89a" + bytes(20)).startswith("image is no JPEG, PNG or WebP: 26 bytes that")
     assert refusal(written(photo(), "TIFF")).startswith("image is no JPEG, PNG or WebP")
+    assert refusal(png_head(0, 1)) == "image cannot be decoded: the head of this PNG is broken"
+    head = b"RIFF\x08\0\0\0WEBP"
+    assert refusal(head) == "image cannot be decoded: the head of this WebP is broken"
+    assert refusal(b"RIFF\x08\0\0\0WAVE").startswith("image is no JPEG, PNG or WebP: 12 bytes")
     assert refusal(b"") == "image is no JPEG, PNG or WebP: 0 bytes that begin with b''"
 
 
@@ -112,3 +118,46 @@ def test_scans_and_pixels_are_bounded_together() -> None:
         " pixels"
     )
     assert picture_of(with_17, 2600).size == (60, 40)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_every_orientation_is_undone_as_pillow_does(form: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    raw = written(photo(), form, exif=exif)
+    expected = ImageOps.exif_transpose(Image.open(io.BytesIO(raw))).convert("RGB")
+    found = picture_of(raw, MOST)
+    assert (found.size, found.tobytes()) == (expected.size, expected.tobytes())
+
+
+def exif_of(*entries: tuple[int, int, int, int]) -> bytes:
+    """EXIF with these entries: (tag, type, count, value)."""
+    packed = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    head = b"Exif\0\0II*\0" + struct.pack("<IH", 8, len(entries))
+    return head + packed + bytes(4) + b"y" * 400
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_broken_metadata_cost_a_picture_nothing_but_them(form: str) -> None:
+    plain = picture_of(written(photo(), form), MOST).tobytes()
+    for broken in (b"Exif\0\0" + b"x" * 60, b"Exif\0\0II*\0", exif_of((0x0112, 2, 4, 6))):
+        found = picture_of(written(photo(), form, exif=broken), MOST)
+        assert (found.size, found.tobytes()) == ((60, 40), plain)
+    # To be turned, and with a tag whose type is not the one that it should have.
+    turned = exif_of((0x0112, 3, 1, 6), (0x0201, 7, 300, 60))
+    assert picture_of(written(photo(), form, exif=turned), MOST).size == (40, 60)
+
+
+def test_metadata_cannot_write_the_log(recwarn: pytest.WarningsRecorder) -> None:
+    """Python keeps the text of each warning that is new, and a tag's number stands in this one."""
+    many = exif_of(*((tag, 2, 60_000, 0) for tag in range(1, 100)))
+    pictures._set_up_pillow.cache_clear()
+    assert picture_of(written(photo(), exif=many), MOST).size == (60, 40)
+    assert [str(each.message) for each in recwarn] == []
+
+
+@pytest.mark.parametrize("value", [0, 255, 256, 300, 40_000, 65_535])
+def test_grey_of_16_bits_is_scaled_and_not_cut(value: int) -> None:
+    raw = written(Image.fromarray(np.full((8, 8), value, np.uint16)), "PNG")
+    assert picture_of(raw, MOST).getpixel((3, 3)) == (value >> 8,) * 3

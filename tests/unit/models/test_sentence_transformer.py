@@ -261,6 +261,12 @@ def test_code_and_pickles_of_a_folder_need_trust(tmp_path: Path) -> None:
     (folder / "1" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     (vector,) = spec_of(made(folder)).outputs  # nothing tells how many tokens a text has
     assert vector.shape == (3,)
+    rewrite(folder / "1" / "config.json", activation_function="torch.nn.modules.activation.ReLU")
+    made(folder)
+    rewrite(folder / "1" / "config.json", activation_function="my_code.Activation")
+    with pytest.raises(ValueError, match=r"activation 'my_code\.Activation' .* trust = true"):
+        made(folder)  # the library would leave it out, with a warning
+    made(folder, trust=True)
 
 
 def test_a_default_prompt_is_the_parameters_default(tmp_path: Path) -> None:

@@ -42,9 +42,10 @@ _CLAIMED = (
 # The tasks at the front of some origins' lines, of each in one row: every row that is read costs
 # the thread of the store a change of hands with the event loop.
 _HEADS = (
-    "SELECT (SELECT group_concat(n || ' ' || turn || ' ' || rows || ' ' || size) FROM"
-    " (SELECT n, turn, rows, size FROM tasks WHERE state = 0 AND model = ?1 AND origin = column1"
-    " AND turn IS NOT NULL ORDER BY turn, n LIMIT ?2 OFFSET ?3)) FROM (VALUES {})"
+    "SELECT (SELECT group_concat(n || ' ' || turn || ' ' || rows || ' ' || bytes, ' ') FROM"
+    f" (SELECT n, turn, rows, size - {RECORD_BYTES} AS bytes FROM tasks WHERE state = 0"
+    " AND model = ?1 AND origin = column1 AND turn IS NOT NULL ORDER BY turn, n"
+    " LIMIT ?2 OFFSET ?3)) FROM (VALUES {})"
 )
 HEADS = {n: _HEADS.format(", ".join(f"(?{4 + i})" for i in range(n))) for n in AT_ONCE}
 DUE = (
@@ -289,11 +290,8 @@ def _heads_in(listed: str | None) -> list[Head]:
     """The tasks that HEADS has found for one origin; None is none."""
     if listed is None:
         return []
-    found = []
-    for text in listed.split(","):
-        n, turn, rows, size = text.split()
-        found.append(Head(int(n), int(turn), int(rows), int(size) - RECORD_BYTES))
-    return found
+    words = map(int, listed.split())
+    return list(map(Head, words, words, words, words))
 
 
 def _first_claim(task: NewTask, now_ms: int) -> ClaimedTask:

@@ -101,12 +101,25 @@ def test_names_do_not_multiply_the_turns_of_an_origin(reopen: Open) -> None:
     assert len(claimed(heir)) == 89 - 64
 
 
+def test_a_caller_keeps_its_order_with_the_next_owner(reopen: Open) -> None:
+    reopen().put([new(i, caller="a", origin="x") for i in range(5)], NOW)
+    heir = reopen()
+    heir.put([new(5, caller="a", origin="x"), new(9, caller="b", origin="x")], NOW)
+    order = [task.id for _ in range(7) for task in claimed(heir, 1)]
+    assert order.index(new(9).id) <= 1
+    assert [identifier for identifier in order if identifier != new(9).id] == [
+        new(i).id for i in range(6)
+    ]
+
+
 def test_an_origin_stays_with_its_tasks_on_every_way(reopen: Open) -> None:
     """One that is tried again, one of an owner that died, and one that is made of a letter."""
     store = reopen()
     names = [new(i, caller=f"client {i}", origin="10.0.0.1") for i in range(3)]
     store.put(names, NOW)
     again, dead, _ = claimed(store)  # the last one is lost
+    store.retry([Again(again.id, again.claim, NOW, True)], NOW)
+    (again,) = claimed(store)
     store.retry([Again(again.id, again.claim, NOW, True)], NOW)
     store.finish([failed(dead)], NOW)
     heir = reopen()

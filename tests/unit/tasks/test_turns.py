@@ -130,6 +130,16 @@ def test_one_that_comes_later_joins_where_the_others_are() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("late", [("y", "b"), ("x", "new")])
+def test_one_that_comes_late_catches_up_with_nobody(late: tuple[str, str]) -> None:
+    """Neither an origin nor a name within one has turns of the time before."""
+    line = Line()
+    line.add(*[("x", "a", 10)] * 7)
+    assert len(line.take(4)) == 4
+    line.add(*[(*late, 10)] * 4)
+    assert [line.take(1)[0][:2] for _ in range(5)].count(late) in (2, 3)
+
+
 def test_one_that_comes_back_is_where_it_was_if_that_is_later() -> None:
     """Else it would be first with each task that it sends after it got the one before."""
     line = Line()

@@ -86,23 +86,39 @@ while #heap > 0 and taken < left and (room > 0 or any) do
     if top.place == #top.read and top.ended then drop_top() else sift() end
   end
 end
-if turn then
-  call('SET', now_key(model), turn)
-  call('ZREMRANGEBYSCORE', left_key(model), '-inf', turn)
-  if call('ZCARD', left_key(model)) > LINES_MOST then call('UNLINK', left_key(model)) end
-end
+
+-- Origins of which nothing waits any more leave, mostly all of them together.
+local gone, keys = {}, {}
 for _, origin in ipairs(touched) do
-  local line, is_through = line_key(model, origin.origin), origin.place == #origin.read
+  local line, ends = line_key(model, origin.origin), ends_key(model, origin.origin)
+  local is_through = origin.place == #origin.read
   if is_through and (origin.ended or call('ZCARD', line) == origin.place / 2) then
-    leave(model, origin.origin, origin.turn)
+    gone[#gone + 1] = origin.origin
+    keys[#keys + 1], keys[#keys + 2] = line, ends
+    if turn and origin.turn > turn then add(left_key(model), origin.turn, origin.origin) end
   elseif origin.place > 0 then
     local last = origin.read[origin.place]
     call('ZREMRANGEBYRANK', line, 0, origin.place / 2 - 1)
-    call('ZREMRANGEBYSCORE', ends_key(model, origin.origin), '-inf', last)
+    call('ZREMRANGEBYSCORE', ends, '-inf', last)
     call('HSET', at_key(model), origin.origin, last)
     add(origins_key(model), origin.turn, origin.origin)
   end
 end
+local are_all_gone = #gone == #found / 2 and #gone < left
+if #gone > 0 and not are_all_gone then
+  in_parts('ZREM', origins_key(model), gone)
+  in_parts('HDEL', at_key(model), gone)
+  are_all_gone = call('ZCARD', origins_key(model)) == 0
+end
+if are_all_gone then
+  changes.added[left_key(model)] = nil
+  for _, of in ipairs({origins_key, at_key, left_key, now_key}) do keys[#keys + 1] = of(model) end
+elseif turn then
+  call('SET', now_key(model), turn)
+  call('ZREMRANGEBYSCORE', left_key(model), '-inf', turn)
+  if call('ZCARD', left_key(model)) > LINES_MOST then call('UNLINK', left_key(model)) end
+end
+if #keys > 0 then in_parts('UNLINK', keys[1], keys) end
 count('0:' .. model, -#claims)
 count('1:' .. model, #claims)
 return claims

@@ -182,9 +182,9 @@ local function line_of(model, origin)
   if line.waits then
     line.now = tonumber(call('HGET', at_key(model), origin) or 0) or 0
   else
-    local now = tonumber(call('GET', now_key(model)) or 0) or 0
-    local own = tonumber(call('ZSCORE', left_key(model), origin) or 0)
-    add(origins_key(model), math.max(now, own), origin)
+    local now = tonumber(call('GET', now_key(model)) or '')
+    local own = now and tonumber(call('ZSCORE', left_key(model), origin) or 0)
+    add(origins_key(model), now and math.max(now, own) or 0, origin)
   end
   changes.lines[key] = line
   return line

@@ -1,11 +1,13 @@
 """CPU of the store of tasks alone, by the size of its groups; of two checkouts in turns.
 
-    python -m bench.task_store [--groups 18 64 128] [--turns 4] [--against CHECKOUT] [--save FILE]
+    python -m bench.task_store [--groups 18 64 128] [--origins 4] [--waiting 0] [--turns 4]
+        [--against CHECKOUT] [--save FILE]
 
 A task of 2 KB is put and claimed, ends with 2 KB, is marked as read and dropped: in three
 transactions of a group each, as the task process makes them. CPU is that of the process, with the
 making of the tasks; the wall clock counts nowhere, so that other programs disturb it less. Each
-figure is of a process of its own, and checkouts take turns.
+figure is of a process of its own, and checkouts take turns. With --waiting so many tasks wait all
+the time, so that no new one is claimed as it comes.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ _BODY_BYTES = 2100
 _TICK_MS = 1000
 
 
-def cpu_us_per_task(group: int) -> float:
-    """CPU of one task (us), in groups of so many."""
+def cpu_us_per_task(group: int, origins: int, waiting: int) -> float:
+    """CPU of one task (us), in groups of so many from so many origins, while others wait."""
     from batchpool.tasks.record import Ended, NewTask, StoreLimits, TaskAnswer, TaskState, Want
     from batchpool.tasks.record import task_id as new_id
     from batchpool.tasks.sqlite import SqliteStore
@@ -34,19 +36,25 @@ def cpu_us_per_task(group: int) -> float:
     body = os.urandom(_BODY_BYTES)
     answer = TaskAnswer(200, ((b"content-type", b"application/octet-stream"),), body)
     rounds = _TASKS // group
+
+    def new_tasks(now: int) -> list[NewTask]:
+        return [
+            NewTask(
+                new_id(now, os.urandom(16)), "m", 1, body, b"form", f"client {i % origins}", "",
+                now, now + 10**9,
+            )
+            for i in range(group)
+        ]  # fmt: skip
+
     with tempfile.TemporaryDirectory(prefix="bp-task-store-") as folder:
         store = SqliteStore(Path(folder) / "tasks", limits)
+        for _ in range(0, waiting, group):
+            store.put(new_tasks(10**12), 10**12)
         begun_s = time.process_time()
         for number in range(rounds):
             now = 10**12 + _TICK_MS * number
             with store.group():
-                new = [
-                    NewTask(
-                        new_id(now, os.urandom(16)), "m", 1, body, b"form", f"client {i % 4}", "",
-                        now, now + 10**9,
-                    )
-                    for i in range(group)
-                ]  # fmt: skip
+                new = new_tasks(now)
                 wants = [Want("m", group, 2**30)]
                 if hasattr(store, "put_and_claim"):  # another checkout may have none
                     _, (tasks,) = store.put_and_claim(new, wants, now)
@@ -69,16 +77,20 @@ def cpu_us_per_task(group: int) -> float:
 def main() -> None:
     parser = parser_of(__doc__, turns=4)
     parser.add_argument("--groups", type=int, nargs="+", default=[18, 64, 128])
+    parser.add_argument("--origins", type=int, default=4)
+    parser.add_argument("--waiting", type=int, default=0, metavar="TASKS")
     args = parser.parse_args()
     if args.one:
         use(args.one)
-        print(cpu_us_per_task(args.groups[0]))
+        print(cpu_us_per_task(args.groups[0], args.origins, args.waiting))
         return
     from bench.support.machine import report
 
     rows: dict[str, Any] = {}
     for group in args.groups:
-        found = in_turns("bench.task_store", ["--groups", str(group)], args.against, args.turns)
+        words = ["--groups", str(group), "--origins", str(args.origins)]
+        words += ["--waiting", str(args.waiting)]
+        found = in_turns("bench.task_store", words, args.against, args.turns)
         figures = {name: [round(cpu_us, 1) for (cpu_us,) in of] for name, of in found.items()}
         rows[f"groups of {group}"] = {
             name: {"median_us": statistics.median(of), "least_us": min(of), "most_us": max(of)}

@@ -57,8 +57,8 @@ class SubmitTask(Message, frozen=True, tag="submit_task"):
     """Asks for a task. token: 16 bytes that no other task has; the same again is the same task.
     input: `batchpool/wire/task_form.py` packs it. answer: how the result is to be written.
     principal: the name of the caller's key, "" without keys. key: of Idempotency-Key, "" for none.
-    timeout_ms: the caller's own limit, 0 for none. origin: whose share of the store it takes, ""
-    for the caller's own."""
+    timeout_ms: the caller's own limit, 0 for none. origin: whose turns and share of the store
+    it takes, "" for the caller's own."""
 
     token: bytes
     submitted_ms: Natural

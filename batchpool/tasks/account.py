@@ -51,10 +51,6 @@ class Account:
             return None
         return PutOutcome.SHARE_FULL
 
-    def has_open(self, origin: str) -> bool:
-        """True if this origin has open tasks."""
-        return origin in self._open_of
-
     def queued(self, model: str) -> int:
         """The tasks of a model that wait, for their turn or for their time."""
         return self._tasks.get((model, TaskState.QUEUED), 0)

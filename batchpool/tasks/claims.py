@@ -9,6 +9,7 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import msgspec
 
 from batchpool.tasks.account import Account
 from batchpool.tasks.body_files import LONG_BYTES, BodyFiles
+from batchpool.tasks.byte_shares import RECORD_BYTES
 from batchpool.tasks.fresh_tasks import FreshTasks
 from batchpool.tasks.judgement import LONGEST_MS
 from batchpool.tasks.letter_box import LetterBox
@@ -30,33 +32,29 @@ from batchpool.tasks.record import (
     TaskState,
     Want,
 )
-from batchpool.tasks.task_rows import FINISH_ALL, in_parts, size_of
-from batchpool.tasks.turns import Turns
+from batchpool.tasks.task_rows import AT_ONCE, FINISH_ALL, in_parts, size_of
+from batchpool.tasks.turns import Head, Turns
 
 _CLAIMED = (
     "n, id, claims, attempts, losses, rows, model, submitted_ms, input_file, answer, input, origin,"
-    " size, turn"
+    " size"
 )
-NEXT = (
-    f"SELECT {_CLAIMED} FROM tasks WHERE state = 0 AND model = ? AND turn IS NOT NULL"
-    " ORDER BY turn, n LIMIT ?"
+# The tasks at the front of some origins' lines, of each in one row: every row that is read costs
+# the thread of the store a change of hands with the event loop.
+_HEADS = (
+    "SELECT (SELECT group_concat(n || ' ' || turn || ' ' || rows || ' ' || bytes, ' ') FROM"
+    f" (SELECT n, turn, rows, size - {RECORD_BYTES} AS bytes FROM tasks WHERE state = 0"
+    " AND model = ?1 AND origin = column1 AND turn IS NOT NULL ORDER BY turn, n"
+    " LIMIT ?2 OFFSET ?3)) FROM (VALUES {})"
 )
+HEADS = {n: _HEADS.format(", ".join(f"(?{4 + i})" for i in range(n))) for n in AT_ONCE}
 DUE = (
-    "SELECT n, caller, rows FROM tasks WHERE state = 0 AND model = ? AND turn IS NULL"
+    "SELECT n, origin, caller, rows FROM tasks WHERE state = 0 AND model = ? AND turn IS NULL"
     " AND due_ms <= ? ORDER BY due_ms, n LIMIT ?"
 )
-# The numbers and turns of what NEXT finds, in one row: each that is read costs the thread of the
-# store a change of hands with the event loop.
-NEXT_NUMBERS = (
-    "SELECT group_concat(n), group_concat(turn) FROM (SELECT n, turn FROM tasks WHERE state = 0"
-    " AND model = ? AND turn IS NOT NULL ORDER BY turn, n LIMIT ?)"
-)
-CLAIM_NEXT = (
-    "UPDATE tasks SET state = 1, claims = claims + 1, owner = ?, started_ms = ? WHERE n IN"
-    " (SELECT n FROM tasks WHERE state = 0 AND model = ? AND turn IS NOT NULL ORDER BY turn, n"
-    " LIMIT ?)"
-)
 _CLAIM = "UPDATE tasks SET state = 1, claims = claims + 1, owner = ?, started_ms = ? WHERE n"
+_CLAIM_ALL = {n: f"{_CLAIM} IN ({', '.join('?' * n)})" for n in AT_ONCE}
+_ROWS = {n: f"SELECT {_CLAIMED} FROM tasks WHERE n IN ({', '.join('?' * n)})" for n in AT_ONCE}
 _IS_CLAIM = "state = 1 AND claims = ? AND owner = ?"
 _QUEUED_AT_ONCE = 256
 _QUEUED_TIMES = 16  # as many as are wanted
@@ -127,45 +125,46 @@ class Claims:
         if not self._account.queued(want.model):
             return []
         self._queue_due(want, now_ms)
-        found, turn = self._next_fresh(want, now_ms) or self._next(want, now_ms)
-        if not found:
-            return found
-        self._turns.claimed(want.model, turn)
-        self._db.execute(CLAIM_NEXT, (self._owner, now_ms, want.model, len(found)))
+        read = partial(self._heads, want.model)
+        heads = self._turns.take(want.model, want.tasks, want.bytes, read)
+        if not heads:
+            return []
+        numbers = [head.n for head in heads]
+        found = self._from_memory(numbers, now_ms) or self._from_rows(numbers, now_ms)
+        for part in in_parts(numbers):
+            self._db.execute(_CLAIM_ALL[len(part)], (self._owner, now_ms, *part))
         origins = Counter([self._held[task.id].origin for task in found])
         for origin, n in origins.items():
             self._account.move(want.model, origin, TaskState.QUEUED, TaskState.RUNNING, n)
         return found
 
-    def _next_fresh(self, want: Want, now_ms: int) -> tuple[list[ClaimedTask], int] | None:
-        """The next tasks, and the turn of the last one, where all of them are in memory."""
-        row = self._db.execute(NEXT_NUMBERS, (want.model, want.tasks)).fetchone()
-        if row[0] is None:
-            return [], 0
-        numbers = [int(n) for n in row[0].split(",")]
-        turns = [int(turn) for turn in row[1].split(",")]
+    def _heads(self, model: str, origins: Sequence[str], most: int, skip: int) -> list[list[Head]]:
+        """The tasks at the front of these origins' lines, as `Turns` reads them."""
+        found: list[list[Head]] = []
+        for part in in_parts(origins):
+            rows = self._db.execute(HEADS[len(part)], (model, most, skip, *part)).fetchall()
+            found += [_heads_in(listed) for (listed,) in rows]
+        return found
+
+    def _from_memory(self, numbers: Sequence[int], now_ms: int) -> list[ClaimedTask] | None:
+        """The tasks of these rows, where all of them are in memory."""
         tasks = self._fresh.take(numbers)
-        if tasks is None or sum([len(task.input) for task in tasks]) > want.bytes:
+        if tasks is None:
             return None
         found = []
         for n, task in zip(numbers, tasks, strict=True):
             self._hold(task.id, _Held(n, 1, task.model, task.holder, False, size_of(task.input)))
             found.append(_first_claim(task, now_ms))
-        return found, max(turns)
+        return found
 
-    def _next(self, want: Want, now_ms: int) -> tuple[list[ClaimedTask], int]:
-        """The next tasks, and the turn of the last one."""
-        found: list[ClaimedTask] = []
-        size, turn = 0, 0
-        for row in self._db.execute(NEXT, (want.model, want.tasks)):
-            task = self._claimed(row, now_ms)
-            size += len(task.input)
-            if found and size > want.bytes:
-                self.forget(task.id)
-                break
-            found.append(task)
-            turn = row[-1]
-        return found, turn
+    def _from_rows(self, numbers: Sequence[int], now_ms: int) -> list[ClaimedTask]:
+        """The tasks of these rows."""
+        rows = {
+            row[0]: row
+            for part in in_parts(numbers)
+            for row in self._db.execute(_ROWS[len(part)], tuple(part))
+        }
+        return [self._claimed(rows[n], now_ms) for n in numbers]
 
     def _hold(self, identifier: str, held: _Held) -> None:
         if len(self._held) >= _HELD_MOST:
@@ -185,8 +184,8 @@ class Claims:
         """Let tasks whose time has come join their callers' lines."""
         most = min(_QUEUED_AT_ONCE, _QUEUED_TIMES * want.tasks)
         due = self._db.execute(DUE, (want.model, now_ms, most)).fetchall()
-        for n, caller, rows in due:
-            turn = self._turns.join(want.model, caller, rows, is_idle=False)
+        for n, origin, caller, rows in due:
+            turn = self._turns.join(want.model, origin, caller, rows)
             self._db.execute("UPDATE tasks SET turn = ? WHERE n = ?", (turn, n))
 
     def _claimed(self, row: Sequence[Any], now_ms: int) -> ClaimedTask:
@@ -285,6 +284,14 @@ class Claims:
         for model, origin in found:
             self._account.move(model, origin, TaskState.RUNNING, TaskState.QUEUED)
         return bool(found)
+
+
+def _heads_in(listed: str | None) -> list[Head]:
+    """The tasks that HEADS has found for one origin; None is none."""
+    if listed is None:
+        return []
+    words = map(int, listed.split())
+    return list(map(Head, words, words, words, words))
 
 
 def _first_claim(task: NewTask, now_ms: int) -> ClaimedTask:

@@ -141,12 +141,12 @@ class Intake:
         for task in tasks:
             is_long = len(task.input) > LONG_BYTES
             holder = task.holder
-            is_idle = holder not in held and not self._account.has_open(holder)
-            turn = self._turns.join(task.model, task.caller, task.rows, is_idle=is_idle)
-            values += insert_values(task, now_ms, turn, is_long=is_long)
-            if at_once:
+            if at_once:  # nothing waits, so they are before nobody
+                values += insert_values(task, now_ms, None, is_long=is_long)
                 values += self._claims.owner, now_ms
-                self._turns.claimed(task.model, turn)
+            else:
+                turn = self._turns.join(task.model, holder, task.caller, task.rows)
+                values += insert_values(task, now_ms, turn, is_long=is_long)
             origins[task.model, holder] += 1
             held[holder] += size_of(task.input)
         statements = _RUNNING_INSERTS if at_once else _INSERTS

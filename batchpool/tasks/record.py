@@ -141,7 +141,7 @@ def key_digest(model: str, caller: str, principal: str, key: str) -> bytes:
 class NewTask(msgspec.Struct, frozen=True, gc=False):
     """A task that is to be kept. key: of Idempotency-Key in its scope, b"" without one.
     deadline_ms: it has failed unless it is done by then. own_deadline: the caller has set it.
-    origin: whose share it takes, "" for that of its caller."""
+    origin: whose turns and share it takes, "" for those of its caller."""
 
     id: str
     model: str
@@ -159,7 +159,7 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def holder(self) -> str:
-        """The origin whose share this task takes."""
+        """The origin whose turns and share this task takes."""
         return self.origin or self.caller
 
 

@@ -6,9 +6,18 @@ cluster:
     bp:{p}:n         hash: tasks by STATE:MODEL, open tasks, bytes, dead letters
     bp:{p}:c         hash: open tasks by origin; b: bytes of tasks and results by origin
     bp:{p}:t:ID      hash: a task, its input while it is open, its result after that
-    bp:{p}:w:MODEL   sorted set: tasks that wait, by their turn (batchpool/tasks/turns.py)
-    bp:{p}:lines:MODEL   sorted set: callers by the end of their line of such tasks, as far as it
-                     lies behind bp:{p}:now:MODEL, the turn that was claimed last
+    bp:{p}:q:MODEL   sorted set: origins of which tasks wait, by their turn, which
+                     batchpool/tasks/turns.py explains
+    bp:{p}:turn:MODEL    the turn of the origin that was claimed last
+    bp:{p}:left:MODEL    sorted set: origins of which nothing waits, by their turn, as far as it
+                     lies behind that one
+    bp:{p}:q:MODEL:ORIGIN   sorted set: tasks of an origin that wait, by their turn within it
+                     (no name of a model has a colon)
+    bp:{p}:at:MODEL  hash: the turn that was claimed last within an origin
+    bp:{p}:ends:MODEL:ORIGIN   sorted set: callers of an origin by the end of their line of such
+                     tasks, as far as it lies behind that one
+    bp:{p}:w:MODEL   sorted set: tasks that boxes of version 3 have queued, until a claim lets them
+                     join the others
     bp:{p}:run:MODEL sorted set: claimed tasks, by their owner's last sign of life, in the server's
                      time
     bp:{p}:later:MODEL   sorted set: tasks that are tried again, by the time
@@ -27,7 +36,8 @@ from __future__ import annotations
 
 from batchpool.tasks.record import partition_of
 
-VERSION = 3
+VERSION = 4
+UPGRADED_VERSION = 3  # what its boxes have kept, and still keep, is read and served
 PARTITIONS = 16
 PARTITION_PREFIX = "bp:{"
 BOXES, LETTERS, CONFIG = "bp:boxes", "bp:letters", "bp:cfg"

@@ -42,7 +42,7 @@ from batchpool.tasks.redis_cells import Cells
 from batchpool.tasks.redis_claims import RedisClaims
 from batchpool.tasks.redis_forms import form_of, headers_in, number, text
 from batchpool.tasks.redis_homes import homes_of
-from batchpool.tasks.redis_keys import BOXES, CONFIG, PARTITIONS, VERSION, key
+from batchpool.tasks.redis_keys import BOXES, CONFIG, PARTITIONS, UPGRADED_VERSION, VERSION, key
 from batchpool.tasks.redis_letters import RedisLetters
 from batchpool.tasks.redis_link import Command, Link
 from batchpool.tasks.redis_listing import counted, newest
@@ -126,7 +126,11 @@ class RedisStore:
                 f"the tasks at {self._url} are in no form that this batchpool knows: {CONFIG} has"
                 f" {text(found[1])!r} partitions; name another database"
             )
-        return number(found[0]), number(found[1])
+        version = number(found[0])
+        if version == UPGRADED_VERSION:  # its boxes go on; those that start are refused
+            self._link.run([Command(CONFIG, ("HSET", CONFIG, "version", VERSION))])
+            version = VERSION
+        return version, number(found[1])
 
     def _live(self, now_ms: int) -> None:
         """Give a sign of life, learn who else lives, and what time it is there."""

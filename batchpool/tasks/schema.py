@@ -1,8 +1,8 @@
 """The database of tasks: its tables, its version, and how a connection to it is opened.
 
 A row of `tasks` is one task. Its indices are partial, so that an ended task costs what its result
-costs: `turns` has the queued tasks that may run, `waits` those whose time has not come, `deadlines`
-the open ones, `drops` those that have ended.
+costs: `turns` has the queued tasks that may run, by origin, `waits` those whose time has not come,
+`deadlines` the open ones, `drops` those that have ended.
 
 `reads` has the results that were read, by the time at which they are dropped for that: a row of its
 own is a tenth of what it costs to write the row of a task again, with its result.
@@ -16,7 +16,7 @@ from pathlib import Path
 from batchpool.tasks.byte_shares import RECORD_BYTES
 from batchpool.tasks.store import StoreAway
 
-VERSION = 3
+VERSION = 4
 _APPLICATION_ID = 0x62707473  # "bpts"
 _OLDEST_SQLITE = (3, 35)  # RETURNING
 _WAL_MOST_BYTES = 64 * 2**20
@@ -59,7 +59,7 @@ CREATE TABLE tasks (
     body BLOB
 );
 CREATE UNIQUE INDEX keys ON tasks (key) WHERE key IS NOT NULL;
-CREATE INDEX turns ON tasks (model, turn) WHERE state = 0 AND turn IS NOT NULL;
+CREATE INDEX turns ON tasks (model, origin, turn) WHERE state = 0 AND turn IS NOT NULL;
 CREATE INDEX waits ON tasks (model, due_ms) WHERE state = 0 AND turn IS NULL;
 CREATE INDEX deadlines ON tasks (deadline_ms, submitted_ms) WHERE state < 2;
 CREATE INDEX drops ON tasks (drop_ms) WHERE drop_ms IS NOT NULL;
@@ -103,7 +103,12 @@ UPDATE letters SET origin = CASE WHEN caller LIKE 'client %' THEN 'client' ELSE 
 CREATE TABLE reads (drop_ms INTEGER, n INTEGER, PRIMARY KEY (drop_ms, n)) WITHOUT ROWID;
 CREATE INDEX holders ON letters (origin, n);
 """
-_STEPS = {1: _TURNS + _ORIGINS, 2: _ORIGINS}
+# From version 3, in which callers had turns whatever their origin: they have them within it now.
+_TURNS_OF_ORIGINS = """
+DROP INDEX turns;
+CREATE INDEX turns ON tasks (model, origin, turn) WHERE state = 0 AND turn IS NOT NULL;
+"""
+_STEPS = {1: _TURNS, 2: _ORIGINS, 3: _TURNS_OF_ORIGINS}
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -163,7 +168,7 @@ def _set_up(db: sqlite3.Connection, path: Path) -> None:
             f" PRAGMA user_version = {VERSION}; COMMIT;"
         )
     elif version < VERSION:
-        steps = _STEPS[version]
+        steps = "".join(_STEPS[step] for step in range(version, VERSION))
         db.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
 
 

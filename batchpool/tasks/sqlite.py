@@ -156,8 +156,8 @@ class SqliteStore:
         ).fetchall()
         self._account.load(row[:5] for row in rows)
         self._turns.load(
-            (model, caller, first, end)
-            for model, state, *_, caller, first, end in rows
+            (model, origin, caller, first, end)
+            for model, state, origin, _, _, caller, first, end in rows
             if state == TaskState.QUEUED and first is not None
         )
         self._letters.load()

@@ -63,8 +63,9 @@ class TaskStore(Protocol):
         that task; where its input is another one it is refused."""
 
     def claim(self, wants: Sequence[Want], now_ms: int) -> list[ClaimedTask]:
-        """Take queued tasks whose time has come, in turns by caller; of each caller the oldest
-        first. They run from now on. A store of several parts has turns in each of them."""
+        """Take queued tasks whose time has come, in turns by origin, within an origin by caller; of
+        each caller the oldest first. They run from now on. A store of several parts has turns in
+        each of them."""
 
     def put_and_claim(
         self, tasks: Sequence[NewTask], wants: Sequence[Want], now_ms: int

@@ -59,8 +59,11 @@ def in_parts(entries: Sequence[T]) -> Iterator[Sequence[T]]:
             at += n
 
 
-def insert_values(task: NewTask, due_ms: int, turn: int, *, is_long: bool) -> tuple[Any, ...]:
-    """The values of INSERTED. is_long: its input is in a file."""
+def insert_values(
+    task: NewTask, due_ms: int, turn: int | None, *, is_long: bool
+) -> tuple[Any, ...]:
+    """The values of INSERTED. turn: None for a task that does not wait. is_long: its input is in a
+    file."""
     return (
         *(task.id, task.model, task.rows, task.caller, task.holder, task.principal),
         *(task.key or None, task.fingerprint, task.submitted_ms, due_ms, turn),

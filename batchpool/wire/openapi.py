@@ -249,7 +249,12 @@ def _header_parameters() -> Json:
     headers = [
         (TIMEOUT_MS, "A deadline in milliseconds from the request's arrival; 0: none.", 0, None),
         (PRIORITY, "1 goes first, 255 last; 0 means 128.", 0, LOWEST),
-        (b"x-client-id", "Names the caller, who gets a fair share; else its address.", None, None),
+        (
+            b"x-client-id",
+            "Names one of the callers of an address, who share its turns.",
+            None,
+            None,
+        ),
     ]
     found: Json = {}
     for raw, text, least, most in headers:

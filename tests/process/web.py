@@ -44,9 +44,14 @@ def ask(
     headers: Mapping[str, str] | None = None,
     *,
     method: str = "",
+    source: str = "",
 ) -> Answer:
-    """One request on a connection of its own; GET without a body, else POST."""
-    connection = http.client.HTTPConnection("127.0.0.1", pool.port, timeout=PATIENCE_S)
+    """One request on a connection of its own; GET without a body, else POST. source: the address
+    from which it comes."""
+    place = (source, 0) if source else None
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", pool.port, timeout=PATIENCE_S, source_address=place
+    )
     try:
         connection.request(method or ("POST" if body else "GET"), path, body, dict(headers or {}))
         response = connection.getresponse()

@@ -63,7 +63,7 @@ def caller_name(head: RequestHead) -> str:
 
 
 def origin_name(head: RequestHead) -> str:
-    """The origin of a task, whose share of the store it takes: the caller's key, else its address
-    or network, since a caller can make up any number of names."""
+    """The origin of a task, whose turns and share of the store it takes: the caller's key, else its
+    address or network, since a caller can make up any number of names."""
     caller = head.caller
     return f"key {caller.key}" if caller.key else caller.origin

@@ -30,9 +30,14 @@ local function whole(value)
 end
 
 local function task_key(id) return BASE .. 't:' .. id end
-local function turns_key(model) return BASE .. 'w:' .. model end
 local function run_key(model) return BASE .. 'run:' .. model end
-local function lines_key(model) return BASE .. 'lines:' .. model end
+local function origins_key(model) return BASE .. 'q:' .. model end
+local function line_key(model, origin) return BASE .. 'q:' .. model .. ':' .. origin end
+local function ends_key(model, origin) return BASE .. 'ends:' .. model .. ':' .. origin end
+local function at_key(model) return BASE .. 'at:' .. model end
+local function left_key(model) return BASE .. 'left:' .. model end
+local function now_key(model) return BASE .. 'turn:' .. model end
+local function old_key(model) return BASE .. 'w:' .. model end -- of boxes of version 3
 
 -- The server's time (ms), by which claims are late: the clocks of boxes differ.
 local function server_ms()
@@ -96,10 +101,16 @@ local function remove(key, member)
   words[#words + 1] = member
 end
 
--- Where nothing waits, all lines are empty.
-local function forget_lines(model)
-  if call('ZCARD', turns_key(model)) == 0 then
-    call('UNLINK', lines_key(model))
+-- Nothing of an origin waits any more. turn: at which it would be next. Where nothing waits at all a
+-- model begins anew.
+local function leave(model, origin, turn)
+  call('ZREM', origins_key(model), origin)
+  call('UNLINK', line_key(model, origin), ends_key(model, origin))
+  call('HDEL', at_key(model), origin)
+  if call('ZCARD', origins_key(model)) == 0 then
+    call('UNLINK', left_key(model), now_key(model), at_key(model))
+  elseif turn > (tonumber(call('GET', now_key(model)) or 0) or 0) then
+    call('ZADD', left_key(model), turn, origin)
   end
 end
 
@@ -128,15 +139,18 @@ end
 
 local function write()
   for key, words in pairs(changes.removed) do in_parts('ZREM', key, words) end
-  for model in pairs(changes.left) do forget_lines(model) end
-  for model, line in pairs(changes.lines) do
+  for line, place in pairs(changes.left) do
+    local turn = call('ZCARD', line) == 0 and call('ZSCORE', origins_key(place.model), place.origin)
+    if turn then leave(place.model, place.origin, tonumber(turn)) end
+  end
+  for line, place in pairs(changes.lines) do
     -- Lines of callers who took their tasks back end with the next claims. Where there are none,
     -- callers with names that nobody has had before would fill the memory.
-    local key = lines_key(model)
-    if call('ZCARD', key) > 2 * call('ZCARD', turns_key(model)) + LINES_MOST then
+    local key = ends_key(place.model, place.origin)
+    if place.waits and call('ZCARD', key) > 2 * call('ZCARD', line) + LINES_MOST then
       call('UNLINK', key)
     end
-    for caller, turn in pairs(line.ends) do add(key, turn, caller) end
+    for caller, turn in pairs(place.ends) do add(key, turn, caller) end
   end
   for key, words in pairs(changes.added) do in_parts('ZADD', key, words) end
   local open = changes.counts.open or 0
@@ -158,35 +172,51 @@ local function forget_holders()
   if (bytes[1] or '0') == (bytes[2] or '0') then call('UNLINK', BASE .. 'b') end
 end
 
--- The turn at the end of a caller's line, as batchpool/tasks/turns.py has it, which these rows make
--- longer. An empty line, as that of a caller whose origin has no open task, begins where the tasks
--- are that are claimed now. origin: nil where a task of it is open.
-local function next_turn(model, caller, rows, origin)
-  local line = changes.lines[model]
-  if not line then
-    line = {now = tonumber(call('GET', BASE .. 'now:' .. model) or 0) or 0, ends = {}}
-    changes.lines[model] = line
+-- The line of an origin, which joins those that wait where it is new.
+local function line_of(model, origin)
+  local key = line_key(model, origin)
+  local line = changes.lines[key]
+  if line then return line end
+  line = {model = model, origin = origin, now = 0, ends = {}}
+  line.waits = call('ZSCORE', origins_key(model), origin)
+  if line.waits then
+    line.now = tonumber(call('HGET', at_key(model), origin) or 0) or 0
+  else
+    local now = tonumber(call('GET', now_key(model)) or '')
+    local own = now and tonumber(call('ZSCORE', left_key(model), origin) or 0)
+    add(origins_key(model), now and math.max(now, own) or 0, origin)
   end
+  changes.lines[key] = line
+  return line
+end
+
+-- The turn at the end of a caller's line, within its origin, which these rows make longer;
+-- batchpool/tasks/turns.py tells what turns are.
+local function next_turn(model, origin, caller, rows)
+  local line = line_of(model, origin)
   local turn = line.ends[caller]
   if not turn then
     turn = line.now
-    if not origin or call('HEXISTS', BASE .. 'c', origin) == 1 then
-      turn = math.max(turn, tonumber(call('ZSCORE', lines_key(model), caller) or 0))
+    if line.waits then
+      turn = math.max(turn, tonumber(call('ZSCORE', ends_key(model, origin), caller) or 0))
     end
   end
   line.ends[caller] = turn + whole(rows)
   return turn
 end
 
--- Queue a task at this turn.
-local function enqueue(id, model, turn)
-  add(turns_key(model), turn, id)
-  call('HSET', task_key(id), 'state', '0', 'which', 'w', 'turn', turn)
+-- Queue a task at the end of its caller's line; task: as `record` has it.
+local function join(id, task)
+  local turn = next_turn(task.model, task.origin, task.caller, task.rows)
+  add(line_key(task.model, task.origin), turn, id)
+  call('HSET', task_key(id), 'state', '0', 'which', 'q')
 end
 
--- Queue a task at the end of its caller's line.
-local function join(id, model, caller, rows)
-  enqueue(id, model, next_turn(model, caller, rows, nil))
+-- Queue a task before all others of its origin.
+local function put_first(id, task)
+  local line = line_of(task.model, task.origin)
+  add(line_key(task.model, task.origin), line.now, id)
+  call('HSET', task_key(id), 'state', '0', 'which', 'q')
 end
 
 -- The fields of a task that its changes need; state is false where there is none.
@@ -194,14 +224,19 @@ local function record(id)
   local found = call('HMGET', task_key(id), 'state', 'model', 'caller', 'size', 'key', 'which',
     'claims', 'owner', 'rows', 'attempts', 'origin')
   return {state = found[1], model = found[2] or '', caller = found[3] or '', size = whole(found[4]),
-    key = found[5] or '', which = found[6] or 'w', claims = found[7], owner = found[8],
+    key = found[5] or '', which = found[6] or 'q', claims = found[7], owner = found[8],
     rows = found[9], attempts = whole(found[10]), origin = origin_of(found[11], found[3] or '')}
 end
 
 -- Take a task out of where it waits or runs.
 local function take_out(id, task)
-  remove(BASE .. task.which .. ':' .. task.model, id)
-  if task.which == 'w' then changes.left[task.model] = true end
+  if task.which == 'q' then
+    local line = line_key(task.model, task.origin)
+    remove(line, id)
+    changes.left[line] = {model = task.model, origin = task.origin}
+  else
+    remove(BASE .. task.which .. ':' .. task.model, id)
+  end
 end
 
 -- task: {id, model, rows, input, answer, caller, principal, submitted, deadline, own, key, print,
@@ -210,12 +245,12 @@ local function create(task)
   local id, model, caller, key = task[1], task[2], task[6], task[11]
   local size = #task[4] + #task[5] + OVERHEAD
   local origin = origin_of(task[13], caller)
-  local turn = next_turn(model, caller, task[3], origin)
+  local turn = next_turn(model, origin, caller, task[3])
   call('HSET', task_key(id), 'id', id, 'model', model, 'rows', task[3], 'input', task[4],
     'answer', task[5], 'caller', caller, 'principal', task[7], 'submitted', task[8],
     'deadline', task[9], 'own', task[10], 'key', key, 'print', task[12], 'size', size,
-    'state', '0', 'which', 'w', 'turn', turn, 'origin', origin)
-  add(turns_key(model), turn, id)
+    'state', '0', 'which', 'q', 'origin', origin)
+  add(line_key(model, origin), turn, id)
   add(BASE .. 'open', task[8], id)
   add(BASE .. 'until', task[9], id)
   if key ~= '' then call('SET', BASE .. 'i:' .. key, id) end
@@ -233,7 +268,7 @@ end
 local function conclude(id, task, state, now, ttl, attempts, code, err, status, headers, body)
   local key = task_key(id)
   local size = #body + #err + OVERHEAD
-  call('HDEL', key, 'input', 'answer', 'which', 'turn')
+  call('HDEL', key, 'input', 'answer', 'which', 'turn') -- the last one of boxes of version 3
   local words = {'state', state, 'finished', now, 'status', status, 'headers', headers, 'body', body,
     'size', size, 'length', #body, 'attempts', attempts}
   if code ~= '' then

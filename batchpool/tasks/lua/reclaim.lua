@@ -1,4 +1,4 @@
--- Queue tasks again whose owner gave no sign for a lease; at the turn they had, so they come first.
+-- Queue tasks again whose owner gave no sign for a lease, before all others of their origins.
 -- A sign from the future, after the server's clock went back, is none. ARGV: again, now, owner,
 -- model, lease, most losses, most tasks, then the ids that the owner holds. Answers {'1' where there
 -- may be more, tasks taken, the record of each that was lost too often}.
@@ -23,12 +23,11 @@ for _, id in ipairs(found) do
     add(key, at_ms, id)
   else
     taken = taken + 1
-    local fields = call('HMGET', task_key(id), 'losses', 'turn')
-    local losses = whole(fields[1]) + 1
+    local losses = whole(call('HGET', task_key(id), 'losses')) + 1
     if losses < tonumber(ARGV[6]) then
       remove(key, id)
       call('HSET', task_key(id), 'owner', '', 'losses', losses)
-      enqueue(id, model, tonumber(fields[2]) or 0)
+      put_first(id, task)
       move(model, '1', '0')
     else
       local claim = whole(task.claims) + 1

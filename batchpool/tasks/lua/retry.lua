@@ -13,7 +13,7 @@ for at = 4, #ARGV, 4 do
       take_out(id, task)
       call('HSET', key, 'losses', '0', 'due', due, 'attempts', task.attempts + counted_one)
       if tonumber(due) <= now then
-        join(id, task.model, task.caller, task.rows)
+        join(id, task)
       else
         add(BASE .. 'later:' .. task.model, due, id)
         call('HSET', key, 'state', '0', 'which', 'later')

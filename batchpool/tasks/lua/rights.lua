@@ -4,7 +4,7 @@ local hash, set, word = COUNTS .. ':h', COUNTS .. ':z', COUNTS .. ':s'
 local commands = {
   {'HSET', hash, 'f', '1'}, {'HSETNX', hash, 'f', '1'}, {'HINCRBY', hash, 'f', '1'},
   {'HGET', hash, 'f'}, {'HMGET', hash, 'f'}, {'HGETALL', hash}, {'HKEYS', hash},
-  {'HEXISTS', hash, 'f'}, {'HSTRLEN', hash, 'f'}, {'HDEL', hash, 'f'},
+  {'HSTRLEN', hash, 'f'}, {'HDEL', hash, 'f'},
   {'ZADD', set, '1', 'm'}, {'ZINCRBY', set, '1', 'm'}, {'ZCARD', set}, {'ZSCORE', set, 'm'},
   {'ZRANGE', set, '0', '0'},
   {'ZREVRANGE', set, '0', '0'}, {'ZRANGEBYSCORE', set, '0', '0'},

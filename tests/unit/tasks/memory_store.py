@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -40,7 +41,7 @@ from batchpool.tasks.record import (
 )
 from batchpool.tasks.store import StoreAway, StoreFull
 from batchpool.tasks.task_rows import expired_answer
-from batchpool.tasks.turns import Turns
+from batchpool.tasks.turns import Head, Turns
 
 
 @dataclass
@@ -84,6 +85,7 @@ class Shelf:
     tasks: dict[str, Kept] = field(default_factory=dict)
     letters: dict[int, tuple[LetterForm, str]] = field(default_factory=dict)
     count: int = 0
+    turns: Turns = field(default_factory=Turns)
 
 
 # methods: those of the interface of a store
@@ -98,7 +100,6 @@ class MemoryStore:
         self.limits = limits
         self.owner = os.urandom(8)
         self.is_full = self.is_away = False
-        self.turns = Turns()
         self.commits = 0
         self.long_bytes = 2**20
 
@@ -151,16 +152,11 @@ class MemoryStore:
             ]  # fmt: skip
             for kept in queued:
                 if kept.turn is None and kept.due_ms <= now_ms:
-                    self._line_up(kept, is_idle=False)
-            turns = [(kept.turn, n) for n, kept in enumerate(queued) if kept.turn is not None]
-            size = 0
-            for place, (turn, n) in enumerate(sorted(turns)[: want.tasks]):
-                kept = queued[n]
-                size += len(kept.task.input)
-                if place and size > want.bytes:
-                    break
-                self.turns.claimed(want.model, turn)
-                found.append(self._claimed(kept, now_ms))
+                    self._line_up(kept)
+
+            heads = partial(_heads, queued)
+            for head in self.shelf.turns.take(want.model, want.tasks, want.bytes, heads):
+                found.append(self._claimed(queued[head.n], now_ms))
         return found
 
     def put_and_claim(
@@ -170,12 +166,12 @@ class MemoryStore:
         return puts, [self.claim([want], now_ms) for want in wants]
 
     def _queue(self, kept: Kept) -> None:
-        self._line_up(kept, is_idle=not self._account().has_open(kept.task.holder))
+        self._line_up(kept)
         self.tasks[kept.task.id] = kept
 
-    def _line_up(self, kept: Kept, *, is_idle: bool) -> None:
+    def _line_up(self, kept: Kept) -> None:
         task = kept.task
-        kept.turn = self.turns.join(task.model, task.caller, task.rows, is_idle=is_idle)
+        kept.turn = self.shelf.turns.join(task.model, task.holder, task.caller, task.rows)
 
     def _claimed(self, kept: Kept, now_ms: int) -> ClaimedTask:
         kept.become(TaskState.RUNNING)
@@ -363,3 +359,15 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+
+def _heads(
+    queued: Sequence[Kept], origins: Sequence[str], most: int, skip: int
+) -> list[list[Head]]:
+    """The tasks at the front of these origins' lines, as `Turns` reads them."""
+    lines: dict[str, list[Head]] = {origin: [] for origin in origins}
+    for n, kept in enumerate(queued):
+        task = kept.task
+        if kept.turn is not None and task.holder in lines:
+            lines[task.holder].append(Head(n, kept.turn, task.rows, len(task.input)))
+    return [sorted(line, key=lambda head: head.turn)[skip : skip + most] for line in lines.values()]

@@ -95,6 +95,9 @@ def test_a_damaged_field_costs_no_other_task_anything(
         ("open", 1, "\udcff"),
         ("dead", 1, "x"),
         ("w:m", 0, "garbage"),
+        ("q:m", 0, "nobody"),
+        ("q:m:me", 0, "garbage"),
+        ("left:m", 0, "nobody"),
         ("later:m", 0, "garbage"),
     ],
 )
@@ -117,9 +120,9 @@ def test_what_is_no_task_is_swept_away(
 
 @pytest.mark.parametrize(
     "key",
-    ["n", "c", "b", "holders", "dead_of:me", "w:m", "lines:m", "run:m", "later:m", "open", "until",
-     "ended", "dead",
-     f"t:{new(1).id}", f"i:{(b'k' * 32).hex()}", "now:m", "bp:boxes", "bp:letters"],
+    ["n", "c", "b", "holders", "dead_of:me", "w:m", "q:m", "q:m:me", "at:m", "ends:m:me", "turn:m",
+     "left:m", "run:m", "later:m", "open", "until", "ended", "dead",
+     f"t:{new(1).id}", f"i:{(b'k' * 32).hex()}", "bp:boxes", "bp:letters"],
 )  # fmt: skip
 def test_a_value_of_a_foreign_type_costs_what_it_has_replaced_and_nothing_else(
     server: RedisServer, key: str

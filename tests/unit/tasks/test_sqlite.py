@@ -16,7 +16,7 @@ import pytest
 from msgspec import structs
 
 from batchpool.tasks.body_files import LONG_BYTES
-from batchpool.tasks.claims import DUE, NEXT
+from batchpool.tasks.claims import DUE, HEADS
 from batchpool.tasks.disk import Disk
 from batchpool.tasks.record import (
     TOKEN_BYTES,
@@ -111,7 +111,7 @@ def _damaged(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (_newer, "is of version 99, made by a newer batchpool; this one knows 3"),
+        (_newer, "is of version 99, made by a newer batchpool; this one knows 4"),
         (_foreign, "is no database of tasks"),
         (_damaged, "cannot be opened"),
     ],
@@ -127,37 +127,6 @@ def test_a_database_that_cannot_be_understood_is_refused_and_left_as_it_is(
         with pytest.raises(StoreAway, match=text):
             SqliteStore(tmp_path / "tasks", LIMITS)
     assert path.read_bytes() == before
-
-
-_WITHOUT_ORIGINS = (
-    "DROP INDEX holders; DROP TABLE reads; ALTER TABLE letters DROP COLUMN origin;"
-    " ALTER TABLE tasks DROP COLUMN origin; ALTER TABLE tasks DROP COLUMN size;"
-    " PRAGMA user_version = 2;"
-)
-_WITHOUT_TURNS = (
-    "DROP INDEX turns; DROP INDEX waits; ALTER TABLE tasks DROP COLUMN turn;"
-    " CREATE INDEX due ON tasks (model, due_ms) WHERE state = 0; PRAGMA user_version = 1;"
-)
-
-
-@pytest.mark.parametrize("changes", [_WITHOUT_ORIGINS, _WITHOUT_ORIGINS + _WITHOUT_TURNS])
-def test_a_database_of_an_earlier_version_goes_on(tmp_path: Path, changes: str) -> None:
-    store = SqliteStore(tmp_path / "tasks", LIMITS)
-    store.put([new(i) for i in range(3)], 1)
-    size = store._account.shares.of("me")
-    store.close()
-    with sqlite3.connect(tmp_path / "tasks/tasks.db") as db:
-        db.executescript(changes)
-    db.close()
-    store = SqliteStore(tmp_path / "tasks", LIMITS)
-    assert store._account.shares.of("me") == size > 0
-    store.close()
-    store = SqliteStore(tmp_path / "tasks", LIMITS)
-    assert store.next_due_ms(["m"]) == [int("INDEX due" in changes)]
-    store.put([new(3)], 1)
-    assert len(store.claim([Want("m", 9, 2**30)], 1)) == 4
-    store.close()
-    SqliteStore(tmp_path / "tasks", LIMITS).close()
 
 
 def test_tasks_that_come_together_are_each_told_what_they_are(store: SqliteStore) -> None:
@@ -195,9 +164,11 @@ def test_tasks_that_come_together_have_turns_as_if_they_came_one_after_another(
 
 
 def test_a_claim_reads_only_the_tasks_that_it_takes(store: SqliteStore) -> None:
-    """However many wait: in turns by the index."""
-    (plan,) = store._db.execute(f"EXPLAIN QUERY PLAN {NEXT}", ("m", 5)).fetchall()
-    assert plan[-1] == "SEARCH tasks USING INDEX turns (model=? AND turn>?)"
+    """However many wait: of each origin in turns by the index."""
+    values = ("m", 5, 0, "10.0.0.1", "10.0.0.2")
+    plan = [row[-1] for row in store._db.execute(f"EXPLAIN QUERY PLAN {HEADS[2]}", values)]
+    assert "SEARCH tasks USING INDEX turns (model=? AND origin=? AND turn>?)" in plan
+    assert not any("B-TREE" in step or step.startswith("SCAN tasks") for step in plan)
     (plan,) = store._db.execute(f"EXPLAIN QUERY PLAN {DUE}", ("m", 5, 9)).fetchall()
     assert "USING INDEX waits (model=? AND due_ms<?)" in plan[-1]
 

@@ -65,16 +65,72 @@ def test_the_oldest_tasks_whose_time_has_come_are_claimed_first(reopen: Open) ->
 def test_callers_are_served_in_turns_by_their_rows(reopen: Open) -> None:
     """One caller with many tasks holds up its own, and nobody else's."""
     store = reopen()
-    store.put([new(i, caller="many") for i in range(6)], NOW)
+    store.put([new(i, caller="many") for i in range(8)], NOW)
     assert [task.id for task in claimed(store, 2)] == [new(0).id, new(1).id]
     store.put([new(10 + i, caller="few", rows=1 + i) for i in range(3)], NOW)
     heir = reopen()
-    order = [claimed(heir, 1)[0].id for _ in range(7)]
+    order = [claimed(heir, 1)[0].id for _ in range(8)]
     few = [new(10).id, new(11).id, new(12).id]
-    assert [order.index(identifier) for identifier in few] == [0, 2, 5]
+    assert [identifier for identifier in order if identifier in few] == few
     assert [identifier for identifier in order if identifier not in few] == [
-        new(i).id for i in range(2, 6)
+        new(i).id for i in range(2, 7)
     ]
+    for row, identifier in enumerate(few):  # those before it had 1 and 2 rows
+        ahead = [other for other in order[: order.index(identifier)] if other not in few]
+        assert abs(len(ahead) - (0, 1, 3)[row]) <= 1
+
+
+def test_names_do_not_multiply_the_turns_of_an_origin(reopen: Open) -> None:
+    """However many a caller gives itself; and the names of one origin take turns within it."""
+    store = reopen()
+    named = [new(i, caller=f"client {i % 24}", origin="10.0.0.1") for i in range(48)]
+    others = [new(100 + i, caller="10.0.0.2", origin="10.0.0.2") for i in range(40)]
+    store.put([*named, *others], NOW)
+    tasks = {task.id: task for task in (*named, *others)}
+    order = [tasks[task.id] for size in (20, 7, 3) for task in claimed(store, size)]
+    heir = reopen()
+    newcomer = new(200, caller="client new", origin="10.0.0.1")
+    heir.put([newcomer], NOW)
+    tasks[newcomer.id] = newcomer
+    order += [tasks[task.id] for task in claimed(heir, 34)]
+    for n in (20, 27, 30, 60):
+        assert abs(sum(task.origin == "10.0.0.1" for task in order[:n]) - n / 2) <= 1
+    first = [task for task in order if task.origin == "10.0.0.1"][:24]
+    assert len({task.caller for task in first}) == len(first) == 24
+    assert newcomer in order, "its line was empty"
+    assert len(claimed(heir)) == 89 - 64
+
+
+def test_a_caller_keeps_its_order_with_the_next_owner(reopen: Open) -> None:
+    reopen().put([new(i, caller="a", origin="x") for i in range(5)], NOW)
+    heir = reopen()
+    heir.put([new(5, caller="a", origin="x"), new(9, caller="b", origin="x")], NOW)
+    order = [task.id for _ in range(7) for task in claimed(heir, 1)]
+    assert order.index(new(9).id) <= 1
+    assert [identifier for identifier in order if identifier != new(9).id] == [
+        new(i).id for i in range(6)
+    ]
+
+
+def test_an_origin_stays_with_its_tasks_on_every_way(reopen: Open) -> None:
+    """One that is tried again, one of an owner that died, and one that is made of a letter."""
+    store = reopen()
+    names = [new(i, caller=f"client {i}", origin="10.0.0.1") for i in range(3)]
+    store.put(names, NOW)
+    again, dead, _ = claimed(store)  # the last one is lost
+    store.retry([Again(again.id, again.claim, NOW, True)], NOW)
+    (again,) = claimed(store)
+    store.retry([Again(again.id, again.claim, NOW, True)], NOW)
+    store.finish([failed(dead)], NOW)
+    heir = reopen()
+    heir.reclaim(NOW)
+    (letter,) = heir.letters("", "", 0, 9, (), whole=False)
+    heir.replay([letter.letter], NOW, NOW + 10_000)
+    heir.put([new(10 + i, caller="10.0.0.2", origin="10.0.0.2") for i in range(4)], NOW)
+    order = [claimed(heir, 1)[0].id for _ in range(6)]
+    of_other = [identifier in {new(10 + i).id for i in range(4)} for identifier in order]
+    assert sum(of_other[:4]) == 2, order
+    assert sum(of_other) == 3
 
 
 def test_a_caller_that_took_its_tasks_back_begins_where_the_others_are(reopen: Open) -> None:
@@ -83,7 +139,7 @@ def test_a_caller_that_took_its_tasks_back_begins_where_the_others_are(reopen: O
     store.put([new(60 + i, caller="other") for i in range(3)], NOW)
     store.cancel([new(i).id for i in range(50)], NOW)
     store.put([new(70)], NOW)
-    assert claimed(store, 2)[1].id == new(70).id
+    assert new(70).id in {task.id for task in claimed(store, 2)}
 
 
 def test_a_claim_takes_so_many_bytes_but_one_task_at_least(reopen: Open) -> None:

@@ -47,9 +47,10 @@ def with_other_buckets(
     if _TIMES * len(waiting) > limits.max_batch:
         return rows
     own = buckets[waiting]
-    bucket, n, joined = buckets.item(rows[0]), len(rows), [rows]
+    first = buckets.item(rows[0])
+    bucket, n, joined = first, len(rows), [rows]
     for other in dict.fromkeys(own.tolist()):
-        if other == bucket:
+        if other == first:  # these are `rows`, whatever bucket holds all that have joined
             continue
         theirs = waiting[own == other]
         both, more = joined_bucket((bucket, other)), len(theirs)

@@ -51,6 +51,14 @@ def test_few_rows_join_where_padding_takes_less_than_a_quarter_of_a_call() -> No
     assert joined(4, 5, limits=wide) == [0, 1], "and the other way round"
 
 
+def test_rows_behind_those_that_join_them_are_in_the_batch_once() -> None:
+    """The bucket that is due need not be the first one, and is not its own company once it holds
+    longer rows."""
+    own = np.array([4, 6, 5, 5])
+    found = with_other_buckets(np.array([2, 3]), np.arange(4), own, 64, LIMITS, CALL)
+    assert found.tolist() == [0, 1, 2, 3]
+
+
 def test_a_bucket_that_costs_too_much_is_left_out_and_the_next_one_joins() -> None:
     slow = time_of(MS, 15 * US)
     assert joined(4, 6, 5, time=slow) == [0, 2]

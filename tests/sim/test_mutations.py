@@ -149,7 +149,7 @@ CASES = [
             (s.cancels_between_stages_are_forgotten, True, 12),
             (s.rows_of_the_gone_go_on, False, 10),
             (b.record_freed_before_completions, False, 13),
-            (m.no_fence_before_finished, False, 351),
+            (m.no_fence_before_finished, False, 11),
         )
     ),
     Case(a.run_is_free_when_its_row_is_cancelled, "arena", found_by=82),

@@ -40,6 +40,7 @@ BENCHMARKS = {
     "front_cost_parsed": ["bench.front_cost", "--turns", "600", "--parsed"],
     "arriving_bodies": ["bench.arriving_bodies", "--rounds", "1", "--seconds", "3"],
     "batcher_cost": ["bench.batcher_cost", "--groups", "1", "64", "--lanes", "1", "4"],
+    "batcher_stage_cost": ["bench.batcher_stage_cost", "--rounds", "1"],
 }
 
 

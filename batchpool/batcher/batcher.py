@@ -247,11 +247,12 @@ class Batcher:
         """Dispatch, expire and refuse rows of one model; return when to decide again."""
         if model.generates:
             return self.sequences.decide(model, self.workers.of_model(index), now_ns)
-        workers = [
-            worker
-            for worker in self.workers.by_number.values()
-            if worker.model == index and worker.active and worker.is_ready()
-        ]
+        workers, sent, in_flight = [], 0, 0
+        for worker in self.workers.active_of(index):
+            if worker.is_ready():
+                workers.append(worker)
+                sent += worker.token
+                in_flight += len(worker.batches)
         wake_at_ns = NEVER_NS
         if model.suspects:
             self.completion.end(model, model.suspects.take_late(now_ns), Status.DEADLINE)
@@ -260,9 +261,10 @@ class Batcher:
         if not len(model.queue):
             return wake_at_ns
         beside = model.background.is_beside(model.queue, now_ns)
-        facts = [model.queue.changes, self.lanes.version, int(beside)]
-        for worker in workers:
-            facts += worker.number, worker.token, worker.in_flight
+        facts = [
+            model.queue.changes, self.lanes.version, self.workers.version, int(beside),
+            len(workers), sent, in_flight,
+        ]  # fmt: skip
         if until_ns := model.keeps_waiting(facts, now_ns):
             return min(wake_at_ns, until_ns)
         model.queue.age(now_ns)

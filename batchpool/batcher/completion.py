@@ -23,7 +23,7 @@ import numpy as np
 from batchpool.batcher.mapped_lanes import LaneParts, MappedLanes
 from batchpool.batcher.metrics import END_OF, End, Retry
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.row_order import in_order_of_service
+from batchpool.batcher.row_order import in_order_of_service, positions_by_service
 from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.stage_numbers import entry_of
@@ -227,9 +227,7 @@ class Completion:
         for lane, part in going:
             lane.enter_stage(part, following.stage)
         if n := onward.shape[1]:
-            if n > 1:
-                onward = onward.take(in_order_of_service(onward), axis=1)
-            following.queue.append(onward, self.now_ns)
+            following.queue.append(in_order_of_service(onward), self.now_ns)
             if self.now_ns:
                 following.traffic.arrived(n, self.now_ns)
             if worker.cancels_since(batch, [lane.lane for lane, _ in parts]):
@@ -272,7 +270,7 @@ class Completion:
 
     def _put_back(self, model: ModelQueue, batch: DispatchedBatch, rows: I64) -> None:
         """Put rows of a batch, which are sorted by slot, back into the order of service."""
-        model.queue.prepend(rows[:, in_order_of_service(rows)], batch.number)
+        model.queue.prepend(rows[:, positions_by_service(rows)], batch.number)
 
     def _run_in_parts(self, model: ModelQueue, batch: DispatchedBatch) -> None:
         """Queue the rows of a batch again in which the model refused one without naming it."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import numpy as np
 
 from batchpool.batcher.input_buckets import InputBuckets
+from batchpool.batcher.quick_admission import QuickAdmission, first_of_run
 from batchpool.batcher.reservation import Reservations
 from batchpool.batcher.stage_buckets import StageBuckets
 from batchpool.core.errors import Status
@@ -25,14 +25,6 @@ _SUBMITTED, _QUEUED, _DONE = int(SlotState.SUBMITTED), int(SlotState.QUEUED), in
 _RUNNING, _OK = int(SlotState.RUNNING), int(Status.OK)
 _EARLIER_NS = 1_000_000_000  # so long before it is admitted a row may have been submitted
 _NO_ROWS: I64 = np.empty((QUEUE_COLUMNS, 0), dtype=np.int64)
-# Where the columns of `AdmittedLane._few` begin.
-_SLOT_AT: Final = QueueColumn.SLOT * FEW_ROWS
-_SEQUENCE_AT: Final = QueueColumn.SEQUENCE * FEW_ROWS
-_SUBMIT_AT: Final = QueueColumn.SUBMIT_NS * FEW_ROWS
-_DEADLINE_AT: Final = QueueColumn.DEADLINE_NS * FEW_ROWS
-_PRIORITY_AT: Final = QueueColumn.PRIORITY * FEW_ROWS
-_FLOW_AT: Final = QueueColumn.FLOW * FEW_ROWS
-_BUCKET_AT: Final = QueueColumn.BUCKET * FEW_ROWS
 
 
 def _all_different(slots: Array) -> bool:
@@ -56,7 +48,8 @@ class AdmittedLane:
     row carries its flow, as those of a front end do, whose callers share one lane. mapped_ns: when
     it was mapped, by which the times of rows that a former batcher left are bounded; 0: they are
     not. reservations: of a generator's lane, the token counts of its rows; else None. few: so many
-    rows at most are read and written as plain numbers, more as arrays.
+    rows at most are read and written as plain numbers, more as arrays. runs: rows in neighbouring
+    slots are read and written by slices.
     """
 
     def __init__(
@@ -72,6 +65,7 @@ class AdmittedLane:
         mapped_ns: int = 0,
         report_damage: Callable[[int, str], None] = lambda number, damage: None,
         few: int = FEW_ROWS,
+        runs: bool = True,
     ) -> None:
         self.number = number
         self.serial = serial
@@ -100,16 +94,14 @@ class AdmittedLane:
         self._cells = lane.memory.cells()
         self._tail_at, self._cancels_at = word(lane.layout, "sq_tail"), word(lane.layout, "cancels")
         self._sq_head = self._cells[word(lane.layout, "sq_head")]
-        self._few: I64 = np.zeros((QUEUE_COLUMNS, FEW_ROWS), dtype=np.int64)
-        self._few[QueueColumn.LANE] = number
-        self._few[QueueColumn.FLOW] = -serial
-        self._few_at = memoryview(self._few.data).cast("B").cast("q")
+        self._quick: QuickAdmission | None = None
+        if self.reservations is None:
+            self._quick = QuickAdmission(
+                number, lane, self._buckets, self._own_flow, self._first if later else -1,
+                self._are_inside_arena, few=few, runs=runs,
+            )  # fmt: skip
+        self._run_least = few + 1 if runs else lane.slots + 1
         self._state = lane.scalars("state")
-        self._sequence = lane.scalars("sequence")
-        self._submit_ns = lane.scalars("submit_ns")
-        self._deadline_ns = lane.scalars("deadline_ns")
-        self._priority = lane.scalars("priority")
-        self._flow = lane.scalars("flow")
         self._attempt = lane.scalars("attempt")
         self._status = lane.scalars("status")
         if later:
@@ -142,8 +134,9 @@ class AdmittedLane:
         n = len(entries)
         if n == 0:
             return _NO_ROWS
-        if n <= self._few_most and self.reservations is None and self._admit_few(entries.tolist()):
-            rows = self._few[:, :n]
+        quick = None if self._quick is None else self._quick.admit(entries)
+        if quick is not None:
+            rows = quick
         else:
             slots, sequences = unpack(entries)
             if largest(slots) >= lane.slots:
@@ -174,40 +167,6 @@ class AdmittedLane:
             return _NO_ROWS
         return rows
 
-    def _admit_few(self, entries: list[int]) -> bool:
-        """Admit so few rows into `_few` that plain numbers cost a fraction of arrays.
-
-        The caller advances the ring. Returns False, with nothing done, where an entry is stale or
-        wrong, or slots do not rise.
-        """
-        state, sequence, slots, last = self._state, self._sequence, [], -1
-        for entry in entries:
-            slot = entry & 0xFFFFFFFF
-            if not last < slot < self.lane.slots:
-                return False
-            if state[slot] != _SUBMITTED or sequence[slot] != entry >> 32:
-                return False
-            slots.append(slot)
-            last = slot
-        if self._large and not self._are_inside_arena(slots):
-            return False
-        at, attempt = self._few_at, self._attempt
-        for k, slot in enumerate(slots):
-            at[_SLOT_AT + k] = slot
-            at[_SEQUENCE_AT + k] = entries[k] >> 32
-            at[_SUBMIT_AT + k] = self._submit_ns[slot]
-            at[_DEADLINE_AT + k] = self._deadline_ns[slot]
-            at[_PRIORITY_AT + k] = self._priority[slot]
-            if self._own_flow is None:
-                at[_FLOW_AT + k] = self._flow[slot]
-            if self._buckets.many:
-                at[_BUCKET_AT + k] = self._buckets.of_one(slot)
-            attempt[slot] = 0
-            if self._later:
-                self._stage[slot] = self._first
-            state[slot] = _QUEUED
-        return True
-
     def _are_inside_arena(self, slots: Sequence[int]) -> bool:
         """Break the lane where a row of these slots does not stand in its arena."""
         for column in self._large:
@@ -225,12 +184,14 @@ class AdmittedLane:
         lane, slots = self.lane, rows[QueueColumn.SLOT]
         rows[QueueColumn.ATTEMPT] = rows[QueueColumn.RETURN] = 0
         rows[QueueColumn.BUCKET] = self._buckets_at(slots, stage)
-        if len(slots) > self._few_most:
-            lane.attempt[slots] = 0
-            lane.stage[slots] = int(stage)
-            lane.state[slots] = _QUEUED
+        n, number = len(slots), int(stage)
+        if n > self._few_most:
+            first = first_of_run(slots) if n >= self._run_least else -1
+            where = slice(first, first + n) if first >= 0 else slots
+            lane.attempt[where] = 0
+            lane.stage[where] = number
+            lane.state[where] = _QUEUED
             return
-        number = int(stage)
         for slot in slots.tolist():
             self._attempt[slot] = 0
             self._stage[slot] = number
@@ -238,7 +199,10 @@ class AdmittedLane:
 
     def are_good(self, slots: Array) -> bool:
         """True if no row in these slots has ended with an error, as their workers wrote it."""
-        if len(slots) > self._few_most:
+        n = len(slots)
+        if n >= self._run_least and (first := first_of_run(slots)) >= 0:
+            return every(self.lane.status[first : first + n] == _OK)
+        if n > self._few_most:
             return every(self.lane.status[slots] == _OK)
         status = self._status
         for slot in slots.tolist():  # noqa: SIM110  # a third of the cost of `all`
@@ -252,7 +216,11 @@ class AdmittedLane:
         self.running += len(slots)
 
     def _set_states(self, slots: Array, state: int) -> None:
-        if len(slots) > self._few_most:
+        n = len(slots)
+        if n >= self._run_least and (first := first_of_run(slots)) >= 0:
+            self.lane.state[first : first + n] = state
+            return
+        if n > self._few_most:
             self.lane.state[slots] = state
             return
         for slot in slots.tolist():

@@ -7,12 +7,14 @@ is published, so that a client that has its answer finds it counted.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from enum import IntEnum
+from operator import neg
 
 import numpy as np
 
 from batchpool.core.errors import Status
+from batchpool.core.few_rows import LISTED_ROWS
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.metrics.table import (
     BATCH_OUTCOMES,
@@ -22,7 +24,7 @@ from batchpool.core.metrics.table import (
     ROW_OUTCOMES,
     metric_of,
 )
-from batchpool.core.scheduler.queue import FEW, I64
+from batchpool.core.scheduler.queue import I64
 from batchpool.shm.segment import Cells
 
 _BLOCK = BLOCKS["batcher"]
@@ -126,8 +128,8 @@ class BatcherMetrics:
                 cells[_QUEUE + bisect_left(_TIMES, wait_ns)] += 1
                 cells[_QUEUE_SUM] += wait_ns
                 return wait_ns
-        if n <= FEW:
-            return self._wait_few(submits_ns.tolist(), now_ns)
+        if n <= LISTED_ROWS:
+            return self._wait_listed(submits_ns.tolist(), now_ns)
         self._now[()] = now_ns
         waits = self._now - submits_ns
         longest_ns, least_ns = waits.item(waits.argmax()), waits.item(waits.argmin())
@@ -145,25 +147,24 @@ class BatcherMetrics:
         cells[_QUEUE_SUM] += int(np.add.reduce(waits))
         return longest_ns
 
-    def _wait_few(self, submits_ns: list[int], now_ns: int) -> int:
-        cells = self._cells
+    def _wait_listed(self, submits_ns: list[int], now_ns: int) -> int:
+        """Count the waits of a few rows; returns the longest."""
+        cells, n = self._cells, len(submits_ns)
         longest_ns, least_ns = now_ns - min(submits_ns), now_ns - max(submits_ns)
-        if longest_ns <= _LONGEST_NS and least_ns >= 0:
-            bucket = bisect_left(_TIMES, longest_ns)
-            if not bucket or least_ns > _TIMES[bucket - 1]:  # mostly they fall into one
-                cells[_QUEUE + bucket] += len(submits_ns)
-                cells[_QUEUE_SUM] += now_ns * len(submits_ns) - sum(submits_ns)
-                return longest_ns
-        longest_ns = total_ns = 0
-        for submit_ns in submits_ns:
-            wait_ns = now_ns - submit_ns
-            if not 0 <= wait_ns <= _LONGEST_NS:
-                wait_ns = min(max(wait_ns, 0), _LONGEST_NS)
-            cells[_QUEUE + bisect_left(_TIMES, wait_ns)] += 1
-            total_ns += wait_ns
-            if wait_ns > longest_ns:
-                longest_ns = wait_ns
-        cells[_QUEUE_SUM] += total_ns
+        if longest_ns > _LONGEST_NS or least_ns < 0:
+            submits_ns = [min(max(each, now_ns - _LONGEST_NS), now_ns) for each in submits_ns]
+            longest_ns, least_ns = now_ns - min(submits_ns), now_ns - max(submits_ns)
+        cells[_QUEUE_SUM] += now_ns * n - sum(submits_ns)
+        bucket, last = bisect_left(_TIMES, least_ns), bisect_left(_TIMES, longest_ns)
+        if bucket < last:
+            submits_ns.sort(reverse=True)  # the shortest waits first
+        counted = 0
+        while bucket < last:
+            # A wait of just the bucket's bound is in the bucket.
+            upto = bisect_right(submits_ns, _TIMES[bucket] - now_ns, key=neg)
+            cells[_QUEUE + bucket] += upto - counted
+            counted, bucket = upto, bucket + 1
+        cells[_QUEUE + last] += n - counted
         return longest_ns
 
     def finish(self, outcome: int, extents: int, took_ns: int, done_ns: int = 0) -> None:

@@ -56,7 +56,9 @@ class ModelQueue:
     def keeps_waiting(self, facts: list[int], now_ns: int) -> int:
         """Until when the last decision holds, by which nothing left; 0 if it is to be made again.
 
-        facts: all that it depends on beside the time and the limits, as `keep_waiting` had it. A
+        facts: all that it depends on beside the time and the limits, as `keep_waiting` had it.
+        Of its workers these are how many are ready and how many batches they were ever sent and
+        have: among the same workers none of these goes back without another one going on. A
         stage is looked at whenever anything happens in any stage, mostly in another one.
         """
         kept = self._kept

@@ -24,7 +24,8 @@ _OK = int(BatchOutcome.OK)
 _OVERDUE_TIMES, _OVERDUE_NS = 4, 100_000_000
 
 
-@dataclass
+# With a constructor of its own: one that `dataclass` makes stays interpreted in a compiled module.
+@dataclass(init=False)
 class DispatchedBatch:
     """A batch in flight at a worker. rows: [QUEUE_COLUMNS, n].
 
@@ -45,13 +46,43 @@ class DispatchedBatch:
     sent_ns: int
     size: int
     number: int
-    apart: bool = False
-    reason: int = 0
-    attempt: int = 0
-    queued_ns: int = 0
-    counted: bool = False
-    tokens: int = 0
-    parts: LaneParts | None = None
+    apart: bool
+    reason: int
+    attempt: int
+    queued_ns: int
+    counted: bool
+    tokens: int
+    parts: LaneParts | None
+
+    def __init__(
+        self,
+        record: int,
+        token: int,
+        rows: I64,
+        sent_ns: int,
+        size: int,
+        number: int,
+        apart: bool = False,
+        reason: int = 0,
+        attempt: int = 0,
+        queued_ns: int = 0,
+        counted: bool = False,
+        tokens: int = 0,
+        parts: LaneParts | None = None,
+    ) -> None:
+        self.record = record
+        self.token = token
+        self.rows = rows
+        self.sent_ns = sent_ns
+        self.size = size
+        self.number = number
+        self.apart = apart
+        self.reason = reason
+        self.attempt = attempt
+        self.queued_ns = queued_ns
+        self.counted = counted
+        self.tokens = tokens
+        self.parts = parts
 
 
 # methods: one for each step of the batcher on a worker's segment, and its state for decisions

@@ -20,6 +20,7 @@ DEATH = "__import__('tests.litmus.side_control', fromlist=['die_at']).die_at(20)
 RING = "batchpool.shm.ring"
 LANE_CLIENT = "batchpool.client.lane_client"
 ADMISSION = "batchpool.batcher.lane"
+QUICK_ADMISSION = "batchpool.batcher.quick_admission"
 
 
 @dataclass(frozen=True)
@@ -238,6 +239,7 @@ _PUSH_DONE = """        try:
 _RING_CLIENT = """            return
         self.ring_client()
 """
+_BY_ARRAYS = "None if self._quick is None else self._quick.admit(entries)", "None"
 _CHECK_ONE = "if state[slot] != _SUBMITTED or sequence[slot] != entry >> 32:"
 _NO_ENTRY = """        if n == 0:
             return _NO_ROWS
@@ -325,7 +327,7 @@ LANE_MUTANTS = [
                 "(lane.state[slots] == _SUBMITTED) & (lane.sequence[slots] == sequences)",
                 "lane.state[slots] == _SUBMITTED",
             ),
-            (_CHECK_ONE, _CHECK_ONE.replace(" or sequence[slot] != entry >> 32", "")),
+            _BY_ARRAYS,
         ),
     ),
     Mutant(
@@ -338,6 +340,16 @@ LANE_MUTANTS = [
                 "(lane.state[slots] == _SUBMITTED) & (lane.sequence[slots] == sequences)",
                 "lane.sequence[slots] == sequences",
             ),
+            _BY_ARRAYS,
+        ),
+    ),
+    Mutant(
+        "an entry of few or of neighbours is admitted whatever the slot's state",
+        "server",
+        "server ended with 1: use .* was admitted after",
+        QUICK_ADMISSION,
+        (
+            ("lane.state[here].tobytes() != _RUN_SUBMITTED[: n * _STATE_BYTES]", "first < 0"),
             (_CHECK_ONE, _CHECK_ONE.replace("state[slot] != _SUBMITTED or ", "")),
         ),
     ),

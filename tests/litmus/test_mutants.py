@@ -25,6 +25,7 @@ CRASHES = {
     "after a takeover the client does not look at its slots",
     "an entry is admitted whatever its sequence",
     "an entry is admitted whatever the slot's state",
+    "an entry of few or of neighbours is admitted whatever the slot's state",
 }
 DEATHS = {"the head before the rows are admitted"}
 # Completions of another use come only from a hostile or dying other side.

@@ -29,7 +29,7 @@ from batchpool.core.tensors.stages import Stage
 from batchpool.shm.ring import pack, unpack
 from tests.sim import lane_migration
 from tests.sim.memory import Process
-from tests.sim.mutations import Always, Deaf, Patch
+from tests.sim.mutations import Deaf, Patch
 from tests.sim.world import World
 
 # -- the batcher ------------------------------------------------------------------------
@@ -86,34 +86,6 @@ def any_state_is_admitted(patch: Patch) -> None:
         return rows
 
     patch.setattr(AdmittedLane, "admit", admit)
-
-
-def any_sequence_is_admitted_alone(patch: Patch) -> None:
-    admit_few = AdmittedLane._admit_few
-
-    def trusting(self: AdmittedLane, entries: list[int]) -> bool:
-        if len(entries) > 1:
-            return admit_few(self, entries)
-        real, self._sequence = self._sequence, Always(self._sequence, entries[0] >> 32)
-        try:
-            return admit_few(self, entries)
-        finally:
-            self._sequence = real
-
-    patch.setattr(AdmittedLane, "_admit_few", trusting)
-
-
-def any_state_is_admitted_alone(patch: Patch) -> None:
-    admit_few = AdmittedLane._admit_few
-
-    def trusting(self: AdmittedLane, entries: list[int]) -> bool:
-        real, self._state = self._state, Always(self._state, SlotState.SUBMITTED)
-        try:
-            return admit_few(self, entries)
-        finally:
-            self._state = real
-
-    patch.setattr(AdmittedLane, "_admit_few", trusting)
 
 
 def stale_entry_hides_the_good_one(patch: Patch) -> None:

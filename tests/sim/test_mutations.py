@@ -16,6 +16,7 @@ from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.worker.worker import Worker
 from tests.sim import mutations as m
+from tests.sim import mutations_admission as q
 from tests.sim import mutations_arena as a
 from tests.sim import mutations_batcher as b
 from tests.sim import mutations_generators as g
@@ -70,8 +71,10 @@ CASES = [
     Case(b.status_after_done, "calm"),
     Case(b.any_sequence_is_admitted, "batcher", found_by=9),
     Case(b.any_state_is_admitted, "batcher", found_by=48),
-    Case(b.any_sequence_is_admitted_alone, "batcher", found_by=124),
-    Case(b.any_state_is_admitted_alone, "batcher", found_by=20),
+    Case(q.any_sequence_is_admitted_alone, "batcher", found_by=124),
+    Case(q.any_state_is_admitted_alone, "batcher", found_by=20),
+    Case(q.any_sequence_is_admitted_in_a_run, "batcher"),
+    Case(q.any_state_is_admitted_in_a_run, "batcher"),
     Case(b.stale_entry_hides_the_good_one, "batcher", found_by=5),
     Case(b.cancels_are_asked_after_admit, "calm", enforce=True, found_by=2),
     Case(b.cancels_are_not_asked_again, "worker", enforce=True),
@@ -128,7 +131,7 @@ CASES = [
     Case(s.rows_keep_the_bucket_of_their_inputs, "stages", found_by=2),
     Case(b.record_freed_before_completions, "stages", found_by=7),
     Case(s.rows_of_the_gone_go_on, "stages"),
-    Case(m.no_fence_before_finished, "stages", name="no_fence_between_stages", found_by=39),
+    Case(m.no_fence_before_finished, "stages", name="no_fence_between_stages", found_by=1262),
     Case(s.takeover_postprocesses_what_waits_for_infer, "three stages"),
     Case(s.takeover_infers_what_waits_for_postprocess, "three stages", enforce=True, found_by=5),
     Case(s.every_later_stage_is_infer, "postprocess only", enforce=True),
@@ -146,7 +149,7 @@ CASES = [
             (s.cancels_between_stages_are_forgotten, True, 12),
             (s.rows_of_the_gone_go_on, False, 10),
             (b.record_freed_before_completions, False, 13),
-            (m.no_fence_before_finished, False, 351),
+            (m.no_fence_before_finished, False, 11),
         )
     ),
     Case(a.run_is_free_when_its_row_is_cancelled, "arena", found_by=82),

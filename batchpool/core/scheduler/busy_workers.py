@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from batchpool.core.scheduler.depth import ends_soon_at, queued_from
-from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
+from batchpool.core.scheduler.limits import NEVER_NS, Limits
 from batchpool.core.scheduler.queue import I64, QueueColumn
+from batchpool.core.scheduler.worker_view import WorkerView
 
 
 def all_busy_until(now_ns: int, queue: I64, workers: Sequence[WorkerView], limits: Limits) -> int:

@@ -13,7 +13,9 @@ import numpy.typing as npt
 from batchpool.core.layout.states import DispatchReason
 
 
-@dataclass(frozen=True)
+# With constructors of their own, since one that `dataclass` makes stays interpreted in a compiled
+# module, and these are called for every batch.
+@dataclass(init=False)
 class Dispatch:
     """A batch for one worker. rows: positions in the queue as it was given, rising."""
 
@@ -21,8 +23,13 @@ class Dispatch:
     rows: slice | npt.NDArray[Any]
     reason: DispatchReason
 
+    def __init__(self, worker: int, rows: slice | npt.NDArray[Any], reason: DispatchReason) -> None:
+        self.worker = worker
+        self.rows = rows
+        self.reason = reason
 
-@dataclass(frozen=True)
+
+@dataclass(init=False)
 class Decision:
     """The result of `decide`.
 
@@ -35,6 +42,18 @@ class Decision:
     expire: npt.NDArray[Any]
     refuse: npt.NDArray[Any]
     wake_at_ns: int
+
+    def __init__(
+        self,
+        dispatch: tuple[Dispatch, ...],
+        expire: npt.NDArray[Any],
+        refuse: npt.NDArray[Any],
+        wake_at_ns: int,
+    ) -> None:
+        self.dispatch = dispatch
+        self.expire = expire
+        self.refuse = refuse
+        self.wake_at_ns = wake_at_ns
 
     def is_wait(self) -> bool:
         """True if no row leaves or ends now."""

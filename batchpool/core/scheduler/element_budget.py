@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from batchpool.core.scheduler.size_buckets import (
     inputs_sized_by_length,
@@ -26,6 +26,7 @@ from batchpool.core.scheduler.size_buckets import (
 from batchpool.core.tensors.spec import ModelSpec
 
 BYTES_EACH = 8  # of inputs whose length is a size of the row
+_KNOWN_MOST = 1024  # buckets whose figures are kept
 ELEMENTS_BY_LENGTH = 2048  # of such inputs in a batch: 16 KiB, as 64 rows of up to 256 bytes have
 
 
@@ -68,6 +69,7 @@ class RowElements:
 
     inputs: tuple[InputShape, ...]
     most: tuple[int, ...]
+    _known: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of_stage(cls, spec: ModelSpec) -> RowElements:
@@ -91,8 +93,12 @@ class RowElements:
 
     def of(self, bucket: int) -> int:
         """The elements of the largest input of a row of this bucket."""
-        sizes = sizes_of_bucket(bucket, self.most)
-        return max([own.elements(sizes) for own in self.inputs], default=1)
+        known = self._known.get(bucket)
+        if known is None:
+            sizes = sizes_of_bucket(bucket, self.most)
+            known = max([own.elements(sizes) for own in self.inputs], default=1)
+            _keep(self._known, bucket, known)
+        return known
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,7 @@ class BucketRows:
     max_batch: int
     sizes: tuple[int, ...]
     row_elements: RowElements
+    _known: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of_stage(
@@ -122,5 +129,16 @@ class BucketRows:
 
     def of(self, bucket: int) -> int:
         """The most rows of a batch of this bucket; at least 1."""
-        elements = self.row_elements.of(bucket)
-        return rows_within(self.max_elements, elements, self.max_batch, self.sizes)
+        known = self._known.get(bucket)
+        if known is None:
+            elements = self.row_elements.of(bucket)
+            known = rows_within(self.max_elements, elements, self.max_batch, self.sizes)
+            _keep(self._known, bucket, known)
+        return known
+
+
+def _keep(known: dict[int, int], bucket: int, value: int) -> None:
+    """Keep what is calculated from a bucket; callers choose the sizes, so there may be many."""
+    if len(known) >= _KNOWN_MOST:
+        known.clear()
+    known[bucket] = value

@@ -27,7 +27,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from batchpool.core.few_rows import FEW_ROWS
+from batchpool.core.few_rows import LISTED_ROWS
 from batchpool.core.flows import NAMED_FROM
 
 AGE_NS = 100_000_000
@@ -70,7 +70,7 @@ class FairOrder:
         the others following by one each; and whether no other flow of the origin had rows, and
         every deadline is at or after those before it. If not, its waiting rows must be sorted.
         """
-        if len(deadlines) <= FEW_ROWS:
+        if len(deadlines) <= LISTED_ROWS:
             listed = deadlines.tolist()
             in_rising_order = sorted(listed)
             latest_ns, rising = in_rising_order[-1], listed == in_rising_order

@@ -13,28 +13,30 @@ Where more rows wait than half of a full batch, each bucket has company of its o
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.limits import Limits
-from batchpool.core.scheduler.queue import I64
 from batchpool.core.scheduler.size_buckets import joined_bucket
 
 _SHARE = 0.25  # of a call's fixed time that padding may take to save it
 _TIMES = 2  # so many times the rows that wait fit into a full batch
 
 
+def may_join(rows: int, waiting: int, limits: Limits, time: ServiceTime | None) -> bool:
+    """False where no row can join so many rows of one bucket, of so many that wait: not every model
+    joins rows, and many rows are apart."""
+    if limits.row_elements is None or time is None or not time.row_ns or rows == waiting:
+        return False
+    return _TIMES * waiting <= limits.max_batch
+
+
 def with_other_buckets(
-    rows: npt.NDArray[Any],
-    waiting: npt.NDArray[Any],
-    buckets: I64,
+    rows: list[int],
+    waiting: list[int],
+    buckets: list[int],
     most: int,
     limits: Limits,
     time: ServiceTime | None,
-) -> npt.NDArray[Any]:
+) -> list[int]:
     """The rows of a batch, rising: `rows`, and all that wait of each bucket that may join them.
 
     rows: positions of one bucket's rows that are to leave together, all of it. waiting: of all that
@@ -42,16 +44,15 @@ def with_other_buckets(
     the worker's batches by their padded elements; None where these are not measured.
     """
     elements = limits.row_elements
-    if elements is None or time is None or not time.row_ns or len(rows) == len(waiting):
+    if elements is None or time is None or not may_join(len(rows), len(waiting), limits, time):
         return rows
-    if _TIMES * len(waiting) > limits.max_batch:
-        return rows
-    own = buckets[waiting]
-    bucket, n, joined = buckets.item(rows[0]), len(rows), [rows]
-    for other in dict.fromkeys(own.tolist()):
-        if other == bucket:
-            continue
-        theirs = waiting[own == other]
+    others: dict[int, list[int]] = {}
+    for at in waiting:
+        others.setdefault(buckets[at], []).append(at)
+    bucket, n = buckets[rows[0]], len(rows)
+    del others[bucket]
+    joined = rows
+    for other, theirs in others.items():
         both, more = joined_bucket((bucket, other)), len(theirs)
         if n + more > min(most, limits.most_rows(both)):
             continue
@@ -59,5 +60,5 @@ def with_other_buckets(
         padding_ns = ((n + more) * elements.of(both) - apart) * time.row_ns
         if padding_ns < _SHARE * time.base_ns:
             bucket, n = both, n + more
-            joined.append(theirs)
-    return rows if len(joined) == 1 else np.sort(np.concatenate(joined))
+            joined = joined + theirs
+    return rows if joined is rows else sorted(joined)

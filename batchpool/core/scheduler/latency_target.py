@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpool.core.scheduler.estimators import ServiceTime
-from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
+from batchpool.core.scheduler.limits import NEVER_NS, Limits
 from batchpool.core.scheduler.queue import I64, QueueColumn, least
+from batchpool.core.scheduler.worker_view import WorkerView
 
 _WORTH = 0.25  # least time of the rows of a batch, as a share of its fixed cost
 _SURE_AFTER = 16  # batches of a worker after which its times are trusted

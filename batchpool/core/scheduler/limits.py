@@ -1,17 +1,16 @@
-"""Inputs of the batching decision: the limits of a model's batches, and its workers."""
+"""The limits of a model's batches, as the batching decision needs them.
+
+They are sent to the batcher as a message, whose types are read from the class: it is not compiled.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
-
 from batchpool.core.config.schema import ModelConfig
 from batchpool.core.scheduler.batch_sizes import padded_size
 from batchpool.core.scheduler.element_budget import BucketRows, RowElements
-from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.core.scheduler.size_buckets import SizeBuckets
 from batchpool.core.tensors.spec import ModelSpec
@@ -122,27 +121,3 @@ class Limits:
     def padded(self, n: int) -> int:
         """The rows that the model is called with for a batch of n rows."""
         return padded_size(self.sizes, n)
-
-
-@dataclass(frozen=True)
-class WorkerView:
-    """One worker, as the decision needs it.
-
-    in_flight: its batches.  lanes: a mask by lane number of those that it may run; None for all.
-    time: its batch times, where they are measured.  elements_time: the same by the padded elements
-    of a batch, where rows differ in these.  last_bucket: of the last batch that it was sent; -1 for
-    none.  free_at_ns: the expected end of its batches.
-    closed: it gets no more batches for now.  overdue_since_ns: the start of a batch that takes so
-    long that it may hang, 0 for none; the worker is closed then, and is expected to take as long
-    again.
-    """
-
-    number: int
-    in_flight: int
-    lanes: npt.NDArray[np.bool_] | None = None
-    time: ServiceTime | None = None
-    free_at_ns: int = 0
-    closed: bool = False
-    overdue_since_ns: int = 0
-    elements_time: ServiceTime | None = None
-    last_bucket: int = -1

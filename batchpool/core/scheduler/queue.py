@@ -14,9 +14,17 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from batchpool.core.flows import NAMED_FROM, origin_of
+from batchpool.core.few_rows import LISTED_ROWS
+from batchpool.core.flows import origin_of
 from batchpool.core.priority import DEFAULT, HIGHEST, LOWEST, effective
-from batchpool.core.scheduler.fair_order import AGE_NS, FairOrder, first_key, priority_of
+from batchpool.core.scheduler.fair_order import (
+    AGE_NS,
+    TAG_BITS,
+    FairOrder,
+    first_key,
+    priority_of,
+)
+from batchpool.core.scheduler.flow_turns import in_turns, origins_of
 
 I64 = npt.NDArray[np.int64]
 
@@ -74,32 +82,6 @@ def all_equal(values: I64) -> bool:
     """True if all values are equal: compared as bytes, in a fifth of the time numpy takes."""
     raw = values.tobytes()
     return raw[8:] == raw[:-8]
-
-
-def origins_of(flows: I64) -> I64:
-    """The origin of each flow, as `origin_of` has it."""
-    named = flows >= NAMED_FROM
-    if not np.count_nonzero(named):
-        return flows
-    return np.where(named, flows >> 32, flows)
-
-
-def _in_turns(flows: I64, deadlines: I64) -> npt.NDArray[np.intp]:
-    """The order of service of rows [n] of one origin, by their places now.
-
-    The places of a flow go to its rows by deadline, those of equal deadline by place. Then all
-    rows go by their number within their flow, those of equal number by place.
-    """
-    if all_equal(flows):
-        return deadlines.argsort(kind="stable")
-    by_deadline = np.lexsort((deadlines, flows))
-    places = flows.argsort(kind="stable")
-    ranked = flows[places]
-    starts = np.flatnonzero(np.concatenate(([True], ranked[1:] != ranked[:-1])))
-    counts = np.diff(np.append(starts, len(flows)))
-    number = np.arange(len(flows)) - np.repeat(starts, counts)
-    order: npt.NDArray[np.intp] = by_deadline[np.lexsort((places, number))]
-    return order
 
 
 def _normalise_priorities(rows: I64) -> bool:
@@ -164,7 +146,7 @@ class Queue:
         """Assign keys to at least one row, in this order, and merge the rows by their keys."""
         n = rows.shape[1]
         if _normalise_priorities(rows):
-            unsorted = self._assign_keys(rows)
+            unsorted = self._assign_keys(rows, is_one=True)
         else:
             origins = origins_of(rows[QueueColumn.FLOW])
             order = np.lexsort((origins, rows[QueueColumn.PRIORITY]))
@@ -206,8 +188,8 @@ class Queue:
         order = np.lexsort((np.where(returned, queued[QueueColumn.RETURN], 0), keys))
         queued[:] = queued[:, order]
 
-    def _assign_keys(self, rows: I64) -> list[tuple[int, int]]:
-        """Write the KEYs of rows of one origin and priority.
+    def _assign_keys(self, rows: I64, *, is_one: bool = False) -> list[tuple[int, int]]:
+        """Write the KEYs of rows of one origin and priority. is_one: they are of one flow.
 
         Returns [(priority, origin)] if the origin's rows must be sorted, else [].
         """
@@ -220,7 +202,7 @@ class Queue:
             rows[QueueColumn.KEY, 0] = start
         else:
             # An origin has flows with names, and one without.
-            is_one = all_equal(rows[QueueColumn.FLOW])
+            is_one = is_one or all_equal(rows[QueueColumn.FLOW])
             start, in_order = self._order.assign(
                 priority, flow, rows[QueueColumn.DEADLINE_NS], is_one=is_one
             )
@@ -254,9 +236,11 @@ class Queue:
         Rows that were put back keep their place at the front.
         """
         queued = self.view()
+        if queued.shape[1] <= LISTED_ROWS and self._sort_listed(queued, priority, origin):
+            return
         theirs = self._positions_of(priority, origin)
         deadlines = queued[QueueColumn.DEADLINE_NS, theirs]
-        order = _in_turns(queued[QueueColumn.FLOW, theirs], deadlines)
+        order = in_turns(queued[QueueColumn.FLOW, theirs], deadlines)
         keys = queued[QueueColumn.KEY, theirs]
         moved = np.flatnonzero(order != np.arange(len(order)))
         if len(moved):
@@ -264,6 +248,25 @@ class Queue:
             queued[:, theirs[part]] = queued[:, theirs[order[part]]]
             queued[QueueColumn.KEY, theirs[part]] = keys[part]
         self._order.set_last(priority, origin, int(keys[-1]), largest(deadlines))
+
+    def _sort_listed(self, queued: I64, priority: int, origin: int) -> bool:
+        """`_sort` in a queue of few rows; False, with nothing done, for several flows."""
+        flows = queued[QueueColumn.FLOW].tolist()
+        if flows.count(flows[0]) < len(flows):
+            return False
+        keys, priorities = queued[QueueColumn.KEY].tolist(), queued[QueueColumn.PRIORITY].tolist()
+        first = priority << TAG_BITS  # as `first_key` has it
+        theirs = [at for at, own in enumerate(priorities) if own == priority and keys[at] != first]
+        deadlines = queued[QueueColumn.DEADLINE_NS].tolist()
+        order = sorted(theirs, key=deadlines.__getitem__)
+        moved = [k for k, at in enumerate(theirs) if order[k] != at]
+        if moved:
+            part = slice(moved[0], moved[-1] + 1)
+            to = theirs[part]
+            queued[:, to] = queued[:, order[part]]
+            queued[QueueColumn.KEY, to] = [keys[at] for at in to]
+        self._order.set_last(priority, origin, keys[theirs[-1]], deadlines[order[-1]])
+        return True
 
     # -- ageing -------------------------------------------------------------------------
 

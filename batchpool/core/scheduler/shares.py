@@ -19,8 +19,8 @@ from typing import Any
 import numpy.typing as npt
 
 from batchpool.core.scheduler.estimators import ServiceTime
-from batchpool.core.scheduler.limits import WorkerView
 from batchpool.core.scheduler.queue import I64
+from batchpool.core.scheduler.worker_view import WorkerView
 
 
 def held_ns(n: int, time: ServiceTime | None) -> int:

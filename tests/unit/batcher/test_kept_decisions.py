@@ -82,6 +82,7 @@ def test_the_end_of_a_batch_is_decided_upon(decisions: Decisions) -> None:
 
 def test_a_worker_that_becomes_ready_gets_what_waits(decisions: Decisions) -> None:
     other = decisions.bench.add_worker(6, ready=False)
+    decisions.bench.step()
     assert decisions.after(nothing) == 0
     assert decisions.after(lambda: other.worker_segment.ready.set(1)) == 1
     decisions.bench.step(10 * MS)

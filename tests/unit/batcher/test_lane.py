@@ -10,55 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.client.lane_client import LaneClient
-from batchpool.client.pending_request import PendingRequest
 from batchpool.core.layout.states import LaneGate, SlotState
-from batchpool.core.scheduler.queue import I64, QueueColumn
-from batchpool.core.tensors.rows import check_rows
-from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
+from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.core.tensors.stages import Stage
-from tests.unit.lanes import new_lane, other_side
+from tests.unit.batcher.lane_road import SERIAL, SLOTS, Road
+from tests.unit.lanes import other_side
 
-SLOTS = 16
-SERIAL = 5
-SPEC = ModelSpec(
-    "ragged", "numpy", (Tensor("x", "float32", (Dim(100),)),), (Tensor("y", "float32", (1,)),)
+
+@pytest.fixture(
+    autouse=True,
+    scope="module",
+    params=[(0, False), (0, True), (8, True)],
+    ids=["arrays", "runs", "numbers"],
 )
-
-
-class Road:
-    """A lane client and the batcher's side of its lane. few: rows that need no arrays."""
-
-    few = 8
-
-    def __init__(self, *, own_flow: bool = False, few: int | None = None) -> None:
-        self.lane_client = LaneClient(new_lane(SPEC, SLOTS))
-        self.rings = 0
-        lane = other_side(self.lane_client.lane)
-        few = self.few if few is None else few
-        self.side = AdmittedLane(3, SERIAL, 0, lane, self.ring, own_flow=own_flow, few=few)
-
-    def ring(self) -> None:
-        self.rings += 1
-
-    def send(
-        self, size: int = 1, priority: int = 0, flow: int = 0, deadline_ns: int = 9
-    ) -> PendingRequest:
-        rows = check_rows(SPEC, {"x": np.zeros((1, size), np.float32)})
-        return self.lane_client.submit(rows, 7, deadline_ns, priority=priority, flow=flow)
-
-    def take(self) -> I64:
-        """The admitted rows of all that were sent, without the queue's own fields."""
-        self.lane_client.flush()
-        return self.side.admit()[: QueueColumn.BUCKET + 1].copy()
-
-
-@pytest.fixture(autouse=True, scope="module", params=[0, 8], ids=["arrays", "numbers"])
 def _few(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test runs with arrays alone, and with plain numbers for few rows."""
-    Road.few = request.param
+    """Every test runs with arrays alone, with slices for neighbours, and with plain numbers for few
+    rows."""
+    Road.few, Road.runs = request.param
     yield
-    Road.few = 8
+    Road.few, Road.runs = 8, True
 
 
 ROW = st.tuples(
@@ -70,10 +40,12 @@ ROW = st.tuples(
 def test_rows_one_by_one_are_what_they_are_together(
     rows: list[tuple[int, int, int, int]], own_flow: bool
 ) -> None:
-    alone, together, plain = (Road(own_flow=own_flow, few=few) for few in (8, 0, 8))
+    alone, together, plain = (Road(own_flow=own_flow, few=few, runs=False) for few in (8, 0, 8))
+    run = Road(own_flow=own_flow, few=0, runs=True)
     for row in rows:
         together.send(*row)
         plain.send(*row)
+        run.send(*row)
     singles = []
     for row in rows:
         alone.send(*row)
@@ -86,8 +58,9 @@ def test_rows_one_by_one_are_what_they_are_together(
     assert found[QueueColumn.DEADLINE_NS].tolist() == [deadline_ns for *_, deadline_ns in rows]
     assert found.tolist() == np.concatenate(singles, axis=1).tolist()
     assert found.tolist() == plain.take().tolist()
-    states = [lane.side.lane.state[:].tolist() for lane in (together, alone, plain)]
-    assert states[0] == states[1] == states[2]
+    assert found.tolist() == run.take().tolist()
+    states = [lane.side.lane.state[:].tolist() for lane in (together, alone, plain, run)]
+    assert states[0] == states[1] == states[2] == states[3]
     assert states[0].count(SlotState.QUEUED) == len(rows)
 
 

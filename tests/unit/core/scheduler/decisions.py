@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+from batchpool.core.few_rows import LISTED_ROWS
 from batchpool.core.scheduler.decide import Decision, Dispatch, Limits, WorkerView, decide
 from batchpool.core.scheduler.depth import QUEUED_BEFORE_END_NS
 from batchpool.core.scheduler.element_budget import BucketRows, InputShape, RowElements
@@ -88,9 +89,13 @@ class Case:
     limits: Limits
     traffic: ArrivalEstimator | None = None
     now: int = NOW
+    listed_most: int = LISTED_ROWS
 
-    def decide(self) -> Decision:
-        return decide(self.now, self.queue, self.workers, self.limits, self.traffic)
+    def decide(self, *, beside: bool = False) -> Decision:
+        return decide(
+            self.now, self.queue, self.workers, self.limits, self.traffic,
+            beside=beside, listed_most=self.listed_most,
+        )  # fmt: skip
 
 
 _DEADLINES_NS = [60_000 * MS, 60_000 * MS, -3 * MS, 0, 1, 2 * MS, 5 * MS, 20 * MS, 40 * MS, 70 * MS]

@@ -8,7 +8,8 @@ import pytest
 
 from batchpool.core.scheduler.busy_workers import all_busy_until
 from batchpool.core.scheduler.element_budget import InputShape, RowElements
-from batchpool.core.scheduler.limits import NEVER_NS, Limits, WorkerView
+from batchpool.core.scheduler.limits import NEVER_NS, Limits
+from batchpool.core.scheduler.worker_view import WorkerView
 from tests.unit.core.scheduler.decisions import NOW, time_of
 from tests.unit.core.scheduler.queued import MS, rows_of
 

@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler import decide as decision_maker
+from batchpool.core.scheduler.background import BACKGROUND_KEY
 from batchpool.core.scheduler.decide import NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.depth import QUEUED_BEFORE_END_NS, ends_soon_at
 from batchpool.core.scheduler.estimators import ServiceTime
@@ -24,6 +26,7 @@ from tests.unit.core.scheduler.decisions import (
     cases,
     mask,
     outcomes,
+    places,
     time_of,
     waiting,
 )
@@ -278,6 +281,24 @@ def on_both_roads(case: Case) -> tuple[Outcome, Outcome]:
         workers=[replace(w, lanes=mask(*range(LANES))) for w in case.workers],
     )
     return Outcome(plain), Outcome(general)
+
+
+@often
+@given(cases(alike=False), st.booleans(), st.booleans())
+def test_few_rows_are_decided_upon_as_many_are(case: Case, beside: bool, background: bool) -> None:
+    """By plain numbers, and by arrays."""
+    if beside:  # the rows behind the first half are in the background
+        half = case.queue.shape[1] // 2
+        case.queue[QueueColumn.KEY, half if background else 0 :] = BACKGROUND_KEY
+    few, many = (replace(case, listed_most=most).decide(beside=beside) for most in (64, 0))
+    assert few.wake_at_ns == many.wake_at_ns
+    assert few.expire.tolist() == many.expire.tolist()
+    assert few.refuse.tolist() == many.refuse.tolist()
+    sent = [
+        [(d.worker, d.reason, places(d, case.queue.shape[1])) for d in decision.dispatch]
+        for decision in (few, many)
+    ]
+    assert sent[0] == sent[1]
 
 
 @often

@@ -34,12 +34,8 @@ def joined(
     *buckets: int, limits: Limits = LIMITS, time: ServiceTime | None = CALL, most: int = 64
 ) -> list[int]:
     """The rows that leave with the first of these."""
-    own = np.array(buckets, dtype=np.int64)
-    first = np.flatnonzero(own == own[0])
-    found: list[int] = with_other_buckets(
-        first, np.arange(len(own)), own, most, limits, time
-    ).tolist()
-    return found
+    first = [at for at, bucket in enumerate(buckets) if bucket == buckets[0]]
+    return with_other_buckets(first, [*range(len(buckets))], [*buckets], most, limits, time)
 
 
 def test_few_rows_join_where_padding_takes_less_than_a_quarter_of_a_call() -> None:
@@ -49,6 +45,13 @@ def test_few_rows_join_where_padding_takes_less_than_a_quarter_of_a_call() -> No
     assert joined(5, *[4] * 15, limits=wide, most=128) == [*range(16)]
     assert joined(5, *[4] * 16, limits=wide, most=128) == [0]
     assert joined(4, 5, limits=wide) == [0, 1], "and the other way round"
+
+
+def test_rows_behind_those_that_join_them_are_in_the_batch_once() -> None:
+    """The bucket that is due need not be the first one, and is not its own company once it holds
+    longer rows."""
+    buckets = [4, 6, 5, 5]
+    assert with_other_buckets([2, 3], [0, 1, 2, 3], buckets, 64, LIMITS, CALL) == [0, 1, 2, 3]
 
 
 def test_a_bucket_that_costs_too_much_is_left_out_and_the_next_one_joins() -> None:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.scheduler.decide import Limits, WorkerView, cap_of
+from batchpool.core.scheduler.decide import Limits, WorkerView
 from batchpool.core.scheduler.estimators import ServiceTime
+from batchpool.core.scheduler.latency_target import cap_of
 from tests.unit.core.scheduler.decisions import NOW, Case, Outcome, time_of, traffic_of, waiting
 from tests.unit.core.scheduler.queued import MS
 from tests.unit.core.scheduler.targets import TARGET, TIME, WITHIN, target_of, two_ns

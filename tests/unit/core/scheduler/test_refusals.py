@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpool.core.scheduler.decide import NEVER_NS, Limits, WorkerView, cap_of
+from batchpool.core.scheduler.decide import NEVER_NS, Limits, WorkerView
 from batchpool.core.scheduler.estimators import ServiceTime
-from batchpool.core.scheduler.latency_target import allowed_ns
+from batchpool.core.scheduler.latency_target import allowed_ns, cap_of
 from batchpool.core.scheduler.queue import QueueColumn
 from tests.unit.core.scheduler.decisions import (
     FAR,

@@ -33,6 +33,7 @@ from batchpool.frontend.http.acceptor import Accepted
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.connection import Connection
 from batchpool.frontend.parser.process import ParserProcess
+from batchpool.frontend.process import raise_gc_thresholds
 from batchpool.frontend.server import Server
 from batchpool.frontend.service.gpu_metrics import Gpus
 from batchpool.frontend.service.pool_view import PoolView
@@ -241,6 +242,7 @@ def observed_protocol(view: PoolView, honest: Callable[[], Honest | None]) -> ty
 def waits(requests: int, hostile: Sequence[Caller]) -> dict[str, list[float]]:
     """Milliseconds of the loop's CPU time, by what they are of."""
     dice = random.Random(1)
+    raise_gc_thresholds()
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     with ExitStack() as ends:

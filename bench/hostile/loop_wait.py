@@ -29,8 +29,11 @@ from batchpool.client.loop import ClientLoop
 from batchpool.core.metrics.segments import counters_layout
 from batchpool.frontend.asgi.app import build_app
 from batchpool.frontend.fast.protocol import fast_protocol
+from batchpool.frontend.http.acceptor import Accepted
 from batchpool.frontend.http.background import BackgroundThread
+from batchpool.frontend.http.connection import Connection
 from batchpool.frontend.parser.process import ParserProcess
+from batchpool.frontend.process import raise_gc_thresholds
 from batchpool.frontend.server import Server
 from batchpool.frontend.service.gpu_metrics import Gpus
 from batchpool.frontend.service.pool_view import PoolView
@@ -48,6 +51,8 @@ _REQUEST = message(_PATH, _BODY, **_RAW)
 _MIB = 1 << 20
 _BUFFER_BYTES = 1 << 18
 _QUIET_TURNS = 5  # between two requests, at most
+HONEST = "127.0.0.1"
+STEPS = CONNECTED, READ, PARSED, ANSWERED = "its protocol", "its read", "its head", "its answer"
 
 
 class Caller:
@@ -103,13 +108,15 @@ class Caller:
 
 
 def connect(port: int, address: str) -> socket.socket:
-    """A connection from this address, which never waits."""
+    """A connection from this address, which never waits: while the kernel drops what it cannot
+    keep for the front end, the connection is not there yet."""
     sock = socket.socket()
+    sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.bind((address, 0))
-    sock.connect(("127.0.0.1", port))
-    sock.setblocking(False)
+    with suppress(BlockingIOError):
+        sock.connect(("127.0.0.1", port))
     return sock
 
 
@@ -144,25 +151,32 @@ def callers() -> list[Caller]:
 
 
 class Honest:
-    """One caller, who asks for one row after another, and the CPU time of the loop meanwhile."""
+    """One caller, who asks for one row after another, and the CPU time of the loop meanwhile.
 
-    def __init__(self, port: int, session: UnattachedSession) -> None:
-        self._port, self._session = port, session
-        self._sock = connect(port, "127.0.0.1")
+    steps_ms: of requests on new connections, from the call of `connect` to each step.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._sock = connect(port, HONEST)
         self._rests = 0
-        self._is_new = self._waits = self._is_over = False
+        self._is_new = self._waits = False
+        self._unsent = b""
         self._spent_s = 0.0
-        self.handed_ms: list[float] = []
+        self._turn_s = 0.0  # the loop's CPU time when this turn began
         self.answered_ms: list[float] = []
-        self.new_ms: list[float] = []
+        self.steps_ms: dict[str, list[float]] = {step: [] for step in STEPS}
 
     def act(self, dice: random.Random) -> None:
         """Before a turn: send, or take the answer."""
         if self._waits:
             with suppress(BlockingIOError):
+                self._unsent = self._unsent[self._sock.send(self._unsent) :]
                 answer = self._sock.recv(_BUFFER_BYTES)
                 assert answer.startswith(b"HTTP/1.1 200"), answer[:300]
-                (self.new_ms if self._is_new else self.answered_ms).append(self._spent_s * 1e3)
+                if not self._is_new:
+                    self.answered_ms.append(self._spent_s * 1e3)
+                self._reach(ANSWERED, 0.0)
                 self._waits, self._rests = False, dice.randrange(_QUIET_TURNS)
         elif self._rests:
             self._rests -= 1
@@ -170,24 +184,71 @@ class Honest:
             self._is_new = dice.random() < 0.2
             if self._is_new:
                 self._sock.close()
-                self._sock = connect(self._port, "127.0.0.1")
-            self._sock.sendall(_REQUEST)
-            self._waits, self._spent_s = True, 0.0
+                self._sock = connect(self._port, HONEST)
+            self._waits, self._unsent, self._spent_s = True, _REQUEST, 0.0
+            with suppress(BlockingIOError):
+                self._unsent = self._unsent[self._sock.send(self._unsent) :]
 
-    def spend(self, spent_s: float) -> None:
-        """The loop has worked for so long."""
-        self._spent_s += spent_s
+    def begin_turn(self) -> None:
+        self._turn_s = time.thread_time()
+
+    def end_turn(self) -> float:
+        """Count what the loop has worked in this turn, and return it, in s."""
+        took_s = time.thread_time() - self._turn_s
+        self._spent_s += took_s
+        return took_s
+
+    def reach(self, step: str) -> None:
+        """The front end has come to this step with the request, within a turn."""
+        if self._waits:
+            self._reach(step, time.thread_time() - self._turn_s)
+
+    def _reach(self, step: str, in_turn_s: float) -> None:
+        if self._is_new:
+            self.steps_ms[step].append((self._spent_s + in_turn_s) * 1e3)
+
+
+class Observed(Server):
+    """A server that tells when it has come to a step with the honest caller's request."""
+
+    honest: Honest | None = None
+
+    def _connect(self, accepted: Accepted) -> None:
+        is_honest = accepted.address == HONEST
+        if is_honest and self.honest is not None:
+            self.honest.reach(CONNECTED)
+        super()._connect(accepted)
+
+
+def observed_protocol(view: PoolView, honest: Callable[[], Honest | None]) -> type[Connection]:
+    """The connections of a front end, which tell the same."""
+
+    class ObservedConnection(fast_protocol(view)):  # type: ignore[misc]
+        def data_received(self, data: bytes) -> None:
+            self._tell(READ)
+            super().data_received(data)
+
+        def on_headers_complete(self) -> None:
+            self._tell(PARSED)
+            super().on_headers_complete()
+
+        def _tell(self, step: str) -> None:
+            if self.peer == HONEST and (found := honest()) is not None:
+                found.reach(step)
+
+    return ObservedConnection
 
 
 def waits(requests: int, hostile: Sequence[Caller]) -> dict[str, list[float]]:
     """Milliseconds of the loop's CPU time, by what they are of."""
     dice = random.Random(1)
+    raise_gc_thresholds()
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     with ExitStack() as ends:
         session = UnattachedSession(256)
-        port = loop.run_until_complete(_serve(session, ends))
-        honest = Honest(port, session)
+        server, port = loop.run_until_complete(_serve(session, ends))
+        honest = server.honest = Honest(port)
         turns = []
         while len(honest.answered_ms) < requests:
             for caller in hostile:
@@ -195,22 +256,19 @@ def waits(requests: int, hostile: Sequence[Caller]) -> dict[str, list[float]]:
             honest.act(dice)
             if session.complete():
                 session.batchers_end.ring()
-            begun_s = time.thread_time()
+            honest.begin_turn()
             run_turn(loop)
-            took_s = time.thread_time() - begun_s
-            honest.spend(took_s)
-            turns.append(took_s * 1e3)
+            turns.append(honest.end_turn() * 1e3)
         for caller in hostile:
             caller.close()
     return {
         "a turn": turns[20:],
         "from a request to its answer": honest.answered_ms[5:],
-        "from a new connection to its answer": honest.new_ms,
-    }
+    } | {f"from a new connection to {step}": honest.steps_ms[step] for step in STEPS}
 
 
-async def _serve(session: UnattachedSession, ends: ExitStack) -> int:
-    """Serve on the loop that runs; returns the port."""
+async def _serve(session: UnattachedSession, ends: ExitStack) -> tuple[Observed, int]:
+    """Serve on the loop that runs; returns the server and its port."""
     client_loop = ClientLoop(session)
     fd = create(counters_layout(1), sealed=False)
     background, scrapes = BackgroundThread(), BackgroundThread()
@@ -218,11 +276,11 @@ async def _serve(session: UnattachedSession, ends: ExitStack) -> int:
         ends.callback(thread.close)
     view = PoolView(client_loop, Counters(fd, 1), Gpus(), background, scrapes, ParserProcess())
     os.close(fd)
-    server = Server(
+    server = Observed(
         build_app(view, None),
         drain_s=1.0,
         give_up=client_loop.close,
-        protocol=fast_protocol(view),
+        protocol=observed_protocol(view, lambda: server.honest),
     )
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
@@ -230,7 +288,7 @@ async def _serve(session: UnattachedSession, ends: ExitStack) -> int:
     await server.startup([listener])
     ends.callback(listener.close)
     port: int = listener.getsockname()[1]
-    return port
+    return server, port
 
 
 def _rows(found: dict[str, list[float]]) -> Iterator[tuple[str, str]]:

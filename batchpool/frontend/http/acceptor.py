@@ -9,6 +9,10 @@ wait for as many turns as there are connections before his, whether these say an
     waiting    then it waits for its turn by its origin (accept_order.py)
     connected  `_TURN_CONNECTIONS` in a turn get a protocol and are read from
 
+The kernel reports what is ready in the order in which it became so. So listeners, the silent and
+those that wait have an epoll each: neither accepting nor first bytes come behind a crowd that
+leaves. More of each is taken in a turn than a crowd can bring in it.
+
 A connection whose caller has left without a request is closed without a protocol. A silent one ends
 after `silent_s`, as an idle one does after its own time.
 """
@@ -30,11 +34,12 @@ from batchpool.frontend.http.proxies import UNIX, peer_address
 from batchpool.shm.resource_errors import is_shortage
 
 _TURN_ACCEPTS = 64
-_TURN_EVENTS = 48
+_TURN_SPEAKERS = 256  # connections whose first bytes are seen in a turn
 _TURN_CONNECTIONS = 2
-_TURN_LEFT = 32  # connections closed in a turn whose callers have left
+_TURN_LEFT = _TURN_ACCEPTS  # closed in a turn, since their callers have left
 _MOST_WAITING = 8192  # while so many wait, others stay with the kernel
 _LAST_LOOKS = 256  # for what has come by the end; more than all that the kernel may have
+_FIRST_BYTES = select.EPOLLIN | select.EPOLLRDHUP
 _LOOK_BYTES = 1 << 16
 _SHORT_S = 0.1  # without accepting while descriptors or memory are short
 _ESTABLISHED = 1  # TCP_ESTABLISHED of the kernel, the first byte of TCP_INFO
@@ -80,16 +85,20 @@ class Acceptor:
         self._silent_s = silent_s
         self._listeners = {listener.fileno(): listener for listener in listeners}
         self._silent: dict[int, Accepted] = {}  # by descriptor, the oldest first
-        self._waiting: AcceptOrder[Accepted] = AcceptOrder()
-        self._watched: dict[int, Accepted] = {}  # by descriptor, those that wait and may yet leave
-        self._spoke: list[int] = []  # those of them whose first bytes came in this turn
+        self._order: AcceptOrder[Accepted] = AcceptOrder()  # with those closed while they waited
+        self._waiting: dict[int, Accepted] = {}  # by descriptor
+        self._watched: set[int] = set()  # those in the epoll of connections that wait
+        self._spoke: list[Accepted] = []  # whose first bytes came in this turn
         self._turn_is_due = False  # `_next_turn` will be called
         self._resuming: asyncio.TimerHandle | None = None
         self._spare = _spare_descriptor()
-        self._epoll = select.epoll()
+        self._silent_epoll, self._waiting_epoll = select.epoll(), select.epoll()
+        self._epoll = select.epoll()  # of listeners and of the other two
         for listener in listeners:
             listener.setblocking(False)
             self._epoll.register(listener, select.EPOLLIN)
+        self._epoll.register(self._silent_epoll, select.EPOLLIN)
+        self._epoll.register(self._waiting_epoll, select.EPOLLIN)
         self._loop.add_reader(self._epoll.fileno(), self._on_events)
 
     def is_serving(self) -> bool:
@@ -99,7 +108,7 @@ class Acceptor:
     @property
     def size(self) -> int:
         """The number of connections without a protocol."""
-        return len(self._silent) + len(self._watched)
+        return len(self._silent) + len(self._waiting)
 
     def silent_by_address(self) -> Counter[str]:
         """The number of silent connections of each address."""
@@ -130,16 +139,17 @@ class Acceptor:
         if self._epoll.closed:
             return
         for _ in range(_LAST_LOOKS):
-            if not self._pass_on_events(accepts=True):
+            if not (self._accept_all() + self._hear_silent()):
                 break
-        while (accepted := self._waiting.take(self._loop.time())) is not None:
+        while (accepted := self._order.take(self._loop.time())) is not None:
             self._connect_unless_left(accepted)
         for accepted in list(self._silent.values()):
             self._drop(accepted)
         if self._resuming is not None:
             self._resuming.cancel()
         self._loop.remove_reader(self._epoll.fileno())
-        self._epoll.close()
+        for epoll in (self._epoll, self._silent_epoll, self._waiting_epoll):
+            epoll.close()
         for listener in self._listeners.values():
             listener.close()
         os.close(self._spare)
@@ -150,54 +160,72 @@ class Acceptor:
     # -- events ---------------------------------------------------------------------------
 
     def _on_events(self) -> None:
-        if self._pass_on_events(accepts=True) and self._silent:
-            # The first bytes of a connection have mostly come by the time that it is accepted.
-            self._pass_on_events(accepts=False)
+        self._accept_all()
+        # The first bytes of a connection have mostly come by the time that it is accepted.
+        self._hear_silent()
+        self._close_left()
         if not self._turn_is_due:
             self._take_turn()
-        for fd in self._spoke:
-            if fd in self._watched:
-                self._epoll.modify(fd, select.EPOLLRDHUP)
+        for accepted in self._spoke:
+            fd = accepted.sock.fileno()
+            if fd in self._waiting:  # it has no protocol yet
+                self._watched.add(fd)
+                self._waiting_epoll.register(fd, select.EPOLLRDHUP | select.EPOLLONESHOT)
         self._spoke.clear()
 
-    def _pass_on_events(self, *, accepts: bool) -> int:
-        """Accept connections, let those wait that have sent something, and close those that have
-        left; returns the number of events."""
-        events = self._epoll.poll(0, _TURN_EVENTS)
-        for fd, _ in events:
-            if (accepted := self._silent.pop(fd, None)) is not None:
-                self._watched[fd] = accepted
-                self._spoke.append(fd)
-                self._await_turn(accepted)
-            elif (accepted := self._watched.get(fd)) is not None:
-                if fd not in self._spoke:
-                    self._end_watch(fd)
-                    if accepted.has_left():
-                        accepted.sock.close()
-            elif accepts:
-                self._accept(self._listeners[fd])
-        return len(events)
+    def _accept_all(self) -> int:
+        """Accept what the kernel has; returns the number of connections."""
+        listeners = [self._listeners.get(fd) for fd, _ in self._epoll.poll(0)]
+        return sum(self._accept(listener) for listener in listeners if listener is not None)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket) -> int:
         now_s, is_unix = self._loop.time(), listener.family == socket.AF_UNIX
-        for _ in range(min(_TURN_ACCEPTS, _MOST_WAITING - len(self._waiting))):
+        count = max(0, min(_TURN_ACCEPTS, _MOST_WAITING - len(self._order)))
+        for number in range(count):
             try:
                 sock, peer = listener.accept()
             except BlockingIOError:
-                return
+                return number
             except OSError as exc:
                 if is_shortage(exc):
                     self._turn_away(listener)
-                    return
+                    return number
                 continue  # this one has ended while it waited
             address = UNIX if is_unix else peer_address(peer[0])
             self._await_bytes(Accepted(sock, listener, address, now_s))
+        return count
 
     def _await_bytes(self, accepted: Accepted) -> None:
         """Let a connection be silent until its first bytes come."""
         fd = accepted.sock.fileno()
         self._silent[fd] = accepted
-        self._epoll.register(fd, select.EPOLLIN)
+        self._silent_epoll.register(fd, _FIRST_BYTES)
+
+    def _hear_silent(self) -> int:
+        """Let connections wait that have sent something, and close those that have left; returns
+        the number of both."""
+        if not self._silent:
+            return 0
+        events = self._silent_epoll.poll(0, _TURN_SPEAKERS)
+        for fd, event in events:
+            accepted = self._silent.pop(fd)
+            if event != select.EPOLLIN and accepted.has_left():
+                accepted.sock.close()
+                continue
+            self._silent_epoll.unregister(fd)
+            self._spoke.append(accepted)
+            self._await_turn(accepted)
+        return len(events)
+
+    def _close_left(self) -> None:
+        """Close connections that have left while they waited."""
+        if not self._watched:
+            return
+        for fd, _ in self._waiting_epoll.poll(0, _TURN_LEFT):
+            accepted = self._waiting[fd]
+            if accepted.has_left():
+                self._end_wait(fd)
+                accepted.sock.close()
 
     def _turn_away(self, listener: socket.socket) -> None:
         """Close the next connection, and accept no other one for some time.
@@ -224,12 +252,15 @@ class Acceptor:
 
     # -- turns ----------------------------------------------------------------------------
 
-    def _end_watch(self, fd: int) -> None:
-        del self._watched[fd]
-        self._epoll.unregister(fd)
-
     def _await_turn(self, accepted: Accepted) -> None:
-        self._waiting.add(network_of(accepted.address), accepted)
+        self._waiting[accepted.sock.fileno()] = accepted
+        self._order.add(network_of(accepted.address), accepted)
+
+    def _end_wait(self, fd: int) -> None:
+        del self._waiting[fd]
+        if fd in self._watched:
+            self._watched.remove(fd)
+            self._waiting_epoll.unregister(fd)
 
     def _next_turn(self) -> None:
         self._turn_is_due = False
@@ -240,14 +271,14 @@ class Acceptor:
         connections = left = 0
         now_s = self._loop.time()
         while connections < _TURN_CONNECTIONS and left < _TURN_LEFT:
-            accepted = self._waiting.take(now_s)
+            accepted = self._order.take(now_s)
             if accepted is None:
                 return
             if self._connect_unless_left(accepted):
                 connections += 1
             else:
                 left += 1
-        if self._waiting:
+        if self._order:
             self._turn_is_due = True
             self._loop.call_soon(self._next_turn)
 
@@ -255,8 +286,7 @@ class Acceptor:
         fd = accepted.sock.fileno()
         if fd < 0:  # it was closed while it waited
             return False
-        if fd in self._watched:
-            self._end_watch(fd)
+        self._end_wait(fd)
         if accepted.has_left():
             accepted.sock.close()
             return False

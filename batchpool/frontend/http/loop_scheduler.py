@@ -9,15 +9,17 @@ queueing (P. Goyal, H. M. Vin, H. Cheng, 1996), weighted by the time that their 
 
     origin          an address, or a network of IPv6 (caller.py): whoever opens many connections,
                     or gives itself many names, gets no more
-    virtual time    the start of the work that was done last; an origin's next work starts there,
-                    or where its last one ended, whichever is later. The earliest start is next
-    an origin that has had less than its share    is where virtual time is: ahead of all others
+    virtual time    the start of the work that was done last; an origin's next work starts
+                    `_CREDIT_S` before it, or where its last one ended, whichever is later. The
+                    earliest start is next
+    an origin that has had less than its share    is ahead of all others until it has used that
+                    credit up: a few requests at once, or one long one, cost it no round of theirs
     an origin that is alone with its work         waits for nobody, and is not timed
 
 Within an origin its connections and tasks take turns, one piece of work each.
 
 Times are those of the clock. Where a piece seems long, it counts no more than the CPU time that the
-thread has used since the last look at it, since other programs may have had the processor.
+thread has used in it, since other programs, or another thread, may have had the processor.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from collections.abc import Callable
 
 _AT_ONCE_S = 0.0005
 _QUEUED_S = 0.0005
+_CREDIT_S = 0.004  # of work, ahead of all others, of an origin that has had little
 _LONG_S = 0.0005  # a piece of work whose CPU time is looked at
 _ALONE_S = 1.0  # without work of another origin, after which an origin waits for nobody
 _KEPT_ORIGINS = 4096  # of which something is known; others have had nothing
@@ -79,7 +82,7 @@ class LoopScheduler:
         self._virtual_s = 0.0
         self._latest_s = 0.0  # the latest start of any origin
         self._done_s = 0.0  # of the work of this turn
-        self._cpu_s = 0.0  # at the last look
+        self._cpu_s = 0.0  # when the piece of work began
         self._turn_ends = False  # `_end_turn` will be called
         self._last: OriginShare | None = None  # whose work was done last
         self._alone_s = 0.0  # by the clock, when that origin is alone
@@ -98,6 +101,7 @@ class LoopScheduler:
         """A piece of work begins; returns what `charge` needs."""
         if not self._turn_ends:
             self._plan_end(loop)
+        self._cpu_s = self._cpu_clock()
         return self._clock()
 
     def charge(self, share: OriginShare, begun_s: float, counted_s: float = 0.0) -> None:
@@ -105,9 +109,7 @@ class LoopScheduler:
         already."""
         took_s = self._clock() - begun_s
         if took_s > _LONG_S:
-            cpu_s = self._cpu_clock()
-            took_s = min(took_s, cpu_s - self._cpu_s)
-            self._cpu_s = cpu_s
+            took_s = min(took_s, self._cpu_clock() - self._cpu_s)
         if share is not self._last:
             if self._last is not None:
                 self._alone_s = begun_s + _ALONE_S
@@ -115,8 +117,9 @@ class LoopScheduler:
         took_s -= counted_s
         self._done_s += took_s
         start_s = share.start_s  # by hand, as each request comes here: `max` takes longer
-        if start_s < self._virtual_s:
-            start_s = self._virtual_s
+        earliest_s = self._virtual_s - _CREDIT_S
+        if start_s < earliest_s:
+            start_s = earliest_s
         share.start_s = start_s = start_s + took_s
         if start_s > self._latest_s:
             self._latest_s = start_s
@@ -148,14 +151,12 @@ class LoopScheduler:
 
     def _plan_end(self, loop: asyncio.AbstractEventLoop) -> None:
         self._turn_ends = True
-        self._cpu_s = self._cpu_clock()
         loop.call_soon(self._end_turn, loop)
 
     def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         self._turn_ends = self.is_full = False
         if self._queue:
             self._hand_over()
-            self._cpu_s = self._cpu_clock()
             self._done_s = 0.0
             while self._queue and self._done_s < _QUEUED_S:
                 self._do_next(loop)
@@ -174,6 +175,7 @@ class LoopScheduler:
         start_s, _, share = heapq.heappop(self._queue)
         self._virtual_s = max(self._virtual_s, start_s)
         work, counts_s = share.waiting.popleft()
+        self._cpu_s = self._cpu_clock()
         begun_s = self._clock()
         try:
             work()
@@ -186,5 +188,5 @@ class LoopScheduler:
 
     def _queue_up(self, share: OriginShare) -> None:
         self._number += 1
-        start_s = max(share.start_s, self._virtual_s)
+        start_s = max(share.start_s, self._virtual_s - _CREDIT_S)
         heapq.heappush(self._queue, (start_s, self._number, share))

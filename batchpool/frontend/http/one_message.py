@@ -29,6 +29,7 @@ from batchpool.frontend.http.read_flow import ReadFlow
 from batchpool.frontend.http.read_turns import ReadTurns
 from batchpool.frontend.http.unparsed import END, UnparsedBytes
 
+_HEAD_PIECE_BYTES = 4096  # of a head, between two comparisons of the number of its fields
 _CHECKED_BYTES = 1024  # of the trailers of a message, between two comparisons with their limits
 _WAITING_BYTES = 64 * 1024  # behind a request under way; above it nothing more is read
 _TURN_PIECES = 4  # fed to the parser in one turn of the loop, so that others have their turn
@@ -126,7 +127,8 @@ class OneMessageConnection(HttpToolsProtocol):
         It does what `_parse` would do, for most reads are one message. The parser is at rest.
         """
         length = data.find(END) + len(END)
-        if length < len(END) or length > self.limits.head_bytes or not self._may_begin():
+        most = min(self.limits.head_bytes, _HEAD_PIECE_BYTES)
+        if length < len(END) or length > most or not self._may_begin():
             return 0
         self._parsing = True
         try:
@@ -239,14 +241,16 @@ class OneMessageConnection(HttpToolsProtocol):
         if room == 0:
             self._refuse_head()
             return
-        most = min(most, room)
-        length = unparsed.to_end(most)
+        length = unparsed.to_end(most := min(most, room))
         piece = unparsed.take(length or most, is_end=length > 0)
         self._whole_head = bytes(piece) if length and not self._head_bytes else None
         self._head_bytes += len(piece)
-        self._feed(piece)
-        if self._in_head and len(self.headers) > self.limits.fields:
-            self._refuse_head()
+        for at in range(0, len(piece), _HEAD_PIECE_BYTES):
+            if self.transport.is_closing():
+                return
+            self._feed(piece[at : at + _HEAD_PIECE_BYTES])
+            if self._in_head and len(self.headers) > self.limits.fields:
+                self._refuse_head()
 
     def _feed(self, piece: memoryview | bytes) -> None:
         try:

@@ -87,6 +87,52 @@ async def test_a_caller_waits_for_none_of_a_crowd_that_came_before() -> None:
 
 
 @on_loop
+async def test_a_caller_waits_for_no_crowd_that_comes_and_leaves_in_every_turn() -> None:
+    with accepting() as scene:
+        turns = 0
+        while scene.order()[-1:] != [FEW]:
+            for _ in range(60):
+                scene.call(CROWD, b"GET /v2").close()
+                scene.callers.pop()
+            if turns == 60:
+                scene.call(FEW)
+            turns += 1
+            assert turns < 65, "more came than were taken"
+            await asyncio.sleep(0)
+        assert scene.order() == [FEW]
+
+
+@on_loop
+async def test_first_bytes_are_seen_at_once_beside_a_crowd_that_leaves() -> None:
+    with accepting() as scene:
+        crowd = [scene.call(CROWD) for _ in range(900)]
+        await until(lambda: scene.acceptor.size > 600, "most of the crowd waits")
+        caller = scene.call(FEW, b"")
+        await until(lambda: bool(scene.acceptor.silent_by_address()[FEW]), "it is accepted")
+        for each in crowd:
+            each.close()
+        caller.sendall(PIECE)
+        turns = 0
+        while FEW not in scene.order():
+            turns += 1
+            assert turns < 3, "it came behind the crowd"
+            await asyncio.sleep(0)
+
+
+@on_loop
+async def test_a_connection_with_a_protocol_is_no_longer_watched() -> None:
+    with accepting() as scene:
+        callers = [scene.call(CROWD) for _ in range(20)]
+        await until(lambda: len(scene.taken) == 20, "all are taken")
+        for each in callers:
+            each.close()
+        scene.call(FEW)
+        await until(lambda: len(scene.taken) == 21, "the next one is taken")
+        assert not scene.acceptor._watched
+        assert not scene.acceptor._waiting_epoll.poll(0)
+
+
+@on_loop
 async def test_only_a_few_are_taken_in_one_turn() -> None:
     with accepting() as scene:
         for _ in range(20):

@@ -8,6 +8,7 @@ import logging
 import numpy as np
 import pytest
 
+from batchpool.frontend.fast.protocol import FastProtocol
 from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.frontend.service import body_limits as size_limits
 from tests.unit.frontend.calls import affine, affine_answer, binary
@@ -220,6 +221,35 @@ async def test_head_without_end() -> None:
         with pytest.raises(ConnectionError):
             for _ in range(100_000):
                 await caller.send(b"a" * 1024)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@on_loop
+async def test_of_a_head_with_far_too_many_fields_only_the_first_part_is_parsed(
+    ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = []
+    on_header = FastProtocol.on_header
+
+    def counted(self: FastProtocol, name: bytes, value: bytes) -> None:
+        parsed.append(name)
+        on_header(self, name, value)
+
+    monkeypatch.setattr(FastProtocol, "on_header", counted)
+    async with edge(Affine) as it, serving(it) as site, calling(site) as caller:
+        sent = head("/v2", *["X: a"] * 9000, method="GET")
+        await caller.send(sent if ends else sent[:-2])
+        assert (await caller.answer()).refused == (400, "invalid_request")
+        assert await caller.ended() == b""
+    assert 256 < len(parsed) <= 4096 / len("X: a\r\n")
+
+
+@on_loop
+async def test_a_head_of_many_parts_is_as_good_as_a_short_one() -> None:
+    async with edge(Affine) as it, serving(it) as site, calling(site) as caller:
+        for size in (4000, 4096, 4097, 20_000, 60_000):
+            await caller.send(request(INFER, GOOD, headers={"X": "a" * size}) * 2)
+            assert [(await caller.answer()).status for _ in range(2)] == [200, 200]
 
 
 @on_loop

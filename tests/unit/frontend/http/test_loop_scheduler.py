@@ -208,6 +208,55 @@ def test_time_in_which_other_programs_had_the_processor_is_nobodys() -> None:
     assert "honest" in scene.done[:2]
 
 
+def test_time_in_which_others_had_the_processor_is_not_made_up_of_what_was_done_before() -> None:
+    scene = Scene()
+    crowd(scene, 4)
+    before_s = scene.share("honest").start_s = scene.scheduler._virtual_s
+    begun_s = scene.scheduler.begin(cast(Any, scene.loop))
+    scene.work("honest", PIECE_S, preempted_s=0.05)
+    scene.scheduler.charge(scene.share("honest"), begun_s)
+    assert scene.share("honest").start_s == pytest.approx(before_s + PIECE_S)
+    scene.scheduler.defer(
+        cast(Any, scene.loop), scene.share("late"), partial(scene.work, "late", PIECE_S, 0.05)
+    )
+    scene.share("late").start_s = before_s
+    while "late" not in scene.done:
+        scene.turn()
+    assert scene.share("late").start_s == pytest.approx(before_s + PIECE_S)
+
+
+def test_an_origin_that_had_little_may_ask_several_times_at_once() -> None:
+    scene = Scene()
+    crowd(scene, 10, 100)
+    for _ in range(100):
+        scene.turn()
+    pieces = round(loop_scheduler._CREDIT_S / PIECE_S)
+    scene.done.clear()
+    for _ in range(pieces + 5):
+        scene.come("honest")
+    for _ in range(5):
+        scene.turn()
+    # The credit, one piece where virtual time is, and of those beyond no more than of others.
+    done = [name for name in scene.done if name != "handed over"]
+    assert set(done[:pieces]) == {"honest"}, done
+    assert done.count("honest") <= pieces + 2
+
+
+def test_an_origin_without_work_saves_no_more_than_its_credit() -> None:
+    scene = Scene()
+    for _ in range(100):
+        crowd(scene, 5, 4)
+        scene.turn()
+    spent, begun_s = 0, scene.now_s
+    while scene.now_s - begun_s < 60 * PIECE_S:
+        for _ in range(20):
+            scene.come("idle until now")
+            crowd(scene, 5, 1)
+        spent += scene.turn().count("idle until now")
+    fair = (scene.now_s - begun_s) / 6
+    assert spent * PIECE_S <= fair + loop_scheduler._CREDIT_S + 2 * PIECE_S
+
+
 def test_work_that_fails_holds_nobody_up() -> None:
     scene = Scene()
     crowd(scene, 2)

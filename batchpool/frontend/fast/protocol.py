@@ -42,6 +42,7 @@ from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.frontend.http.gate import Gate
 from batchpool.frontend.http.loop_scheduler import LoopScheduler
 from batchpool.frontend.http.memory_budget import MemoryReservation
+from batchpool.frontend.http.one_message import TooManyFieldsError
 from batchpool.frontend.http.read_turns import ReadTurns
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.unparsed import UnparsedBytes
@@ -169,7 +170,10 @@ class FastProtocol(Connection):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:
-            self.headers.append((name.lower(), value))
+            fields = self.headers
+            fields.append((name.lower(), value))
+            if len(fields) > self.limits.fields:
+                raise TooManyFieldsError
         else:
             self._trailers += 1
 

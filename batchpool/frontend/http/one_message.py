@@ -37,6 +37,10 @@ _STOPPED = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 _NO_BUDGET = MemoryBudget(2**63)
 
 
+class TooManyFieldsError(Exception):
+    """Stops the parser within a head, whose other fields nobody needs."""
+
+
 # methods: the callbacks of the parser and of the transport share the state of one message.
 @mypyc_attr(allow_interpreted_subclasses=True)
 class OneMessageConnection(HttpToolsProtocol):
@@ -245,8 +249,6 @@ class OneMessageConnection(HttpToolsProtocol):
         self._whole_head = bytes(piece) if length and not self._head_bytes else None
         self._head_bytes += len(piece)
         self._feed(piece)
-        if self._in_head and len(self.headers) > self.limits.fields:
-            self._refuse_head()
 
     def _feed(self, piece: memoryview | bytes) -> None:
         try:
@@ -260,7 +262,9 @@ class OneMessageConnection(HttpToolsProtocol):
             self._feed_without_offer()
             return
         cause = stop.__context__ if isinstance(stop, httptools.HttpParserCallbackError) else stop
-        if isinstance(cause, httptools.HttpParserError):
+        if isinstance(cause, TooManyFieldsError):
+            self._refuse_head()
+        elif isinstance(cause, httptools.HttpParserError):
             self.send_400_response(f"the bytes are no request of HTTP/1.1: {cause}")
         else:
             self.end_with(cause or stop)
@@ -334,6 +338,8 @@ class OneMessageConnection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:
             super().on_header(name, value)
+            if len(self.headers) > self.limits.fields:
+                raise TooManyFieldsError
         else:
             self._trailers += 1
 
@@ -346,9 +352,6 @@ class OneMessageConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return None
         fields = self.headers
-        if len(fields) > self.limits.fields:
-            self._refuse_head()
-            return None
         headers = dict(fields)
         try:
             self._body_left = body_length(self.parser.get_http_version(), fields, headers)

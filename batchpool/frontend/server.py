@@ -97,7 +97,9 @@ class Server(uvicorn.Server):
         """Listen."""
         for listener in sockets or []:
             listener.listen(_BACKLOG)
-        self.acceptor = self._acceptor_class(list(sockets or []), self._connect, self._silent_s)
+        self.acceptor = self._acceptor_class(
+            list(sockets or []), self._connect, self._silent_s, self._is_alone
+        )
         self.servers = [cast(asyncio.Server, self.acceptor)]
         self.started = True
 
@@ -127,6 +129,11 @@ class Server(uvicorn.Server):
         """The time for which a connection may send nothing before its first request."""
         keep_alive_s = self._protocol.limits.keep_alive_s
         return keep_alive_s if self._tls_of(listener) is None else min(_HANDSHAKE_S, keep_alive_s)
+
+    def _is_alone(self, origin: str) -> bool:
+        """True if nobody has had work of late but the callers of this origin."""
+        scheduler = self._protocol.scheduler
+        return scheduler.alone is not None and scheduler.alone is scheduler.share_of(origin)
 
     def _connection(self) -> asyncio.Protocol:
         return self._protocol(self.config, self.server_state, self.lifespan.state)

@@ -42,6 +42,7 @@ from batchpool.frontend.http.connection_limits import ConnectionLimits
 from batchpool.frontend.http.gate import Gate
 from batchpool.frontend.http.loop_scheduler import LoopScheduler
 from batchpool.frontend.http.memory_budget import MemoryReservation
+from batchpool.frontend.http.one_message import TooManyFieldsError
 from batchpool.frontend.http.read_turns import ReadTurns
 from batchpool.frontend.http.request_head import RequestHead
 from batchpool.frontend.http.unparsed import UnparsedBytes
@@ -95,68 +96,24 @@ class FastProtocol(Connection):
 
     def receive(self, data: bytes) -> None:
         if not self._unparsed.size and not self.transport.is_closing():
-            found = self._find(data, 0)
+            found = _found(self, data, 0)
             if found is not None and found[3] == len(data):
-                self._active_s = self.loop.time()
+                # `_active_s` waits for the response: until then the connection is not idle.
                 if self.timeout_keep_alive_task is not None:
                     self._unset_keepalive_if_required()
-                self._receive_known(found, data)
+                _receive_known(self, found, data)
                 return
         super().receive(data)
 
-    def _find(self, data: bytes, at: int) -> Found | None:
-        """The request that begins here, if the parser waits for its first byte, it may begin, and
-        its head is known and still means the same."""
-        known = self._known
-        if (
-            known is None
-            or self._arriving
-            or self._head_bytes
-            or not self.cycle.response_complete
-            or self.flow.write_paused
-            or self.memory.is_full
-        ):
-            return None
-        found = known.find(data, at)
-        if found is None:
-            return None
-        head = found[0]
-        if self.shared.endpoints.get(head.path) is not head.endpoint:
-            known.forget(head)
-            return None
-        return found
-
     def _parse_piece(self, unparsed: UnparsedBytes) -> None:
-        found = self._find(unparsed.data, unparsed.at) if unparsed.contiguous() else None
+        found = _found(self, unparsed.data, unparsed.at) if unparsed.contiguous() else None
         if found is None:
             super()._parse_piece(unparsed)
             return
         known, head, begin, end = found
-        begin -= unparsed.at
-        data = bytes(unparsed.take(end - unparsed.at, is_end=True))
-        self._receive_known((known, head, begin, len(data)), data)
-
-    def _receive_known(self, found: Found, data: bytes) -> None:
-        """Submit a request whose head is known, and whose body is the rest of the data."""
-        known, head, at, end = found
-        request = FastRequest(self, self.shared, True)
-        self.cycle = request  # type: ignore[assignment]
-        request.endpoint = endpoint = known.endpoint
-        request.path = known.path
-        request.head = head
-        if not known.came_again:
-            known.come_again()
-        reader = known.reader if end - at == known.size else None
-        if reader is None:
-            request.submit_body(memoryview(data)[at:])
-            return
-        request.parsed = known.parsed
-        try:
-            rows = reader.rows(data, at)
-            request.pending = endpoint.submit(head, known.parsed, rows, request)
-        except Exception as exc:
-            reader.forget()
-            request.submit_again_or_refuse(exc, memoryview(data)[at:])
+        at = unparsed.at
+        data = bytes(unparsed.take(end - at, is_end=True))
+        _receive_known(self, (known, head, begin - at, end - at), data)
 
     # -- parser callbacks ---------------------------------------------------------------
 
@@ -168,7 +125,10 @@ class FastProtocol(Connection):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:
-            self.headers.append((name.lower(), value))
+            fields = self.headers
+            fields.append((name.lower(), value))
+            if len(fields) > self.limits.fields:
+                raise TooManyFieldsError
         else:
             self._trailers += 1
 
@@ -383,6 +343,49 @@ class FastProtocol(Connection):
         self._active_s = self.loop.time()
         if self._unparsed.size:
             self._go_on()
+
+
+# Functions, not methods: since the class is uvicorn's in part, a compiled call of its methods goes
+# by their names, and makes objects of all that is passed.
+def _found(connection: FastProtocol, data: bytes, at: int) -> Found | None:
+    """The request that begins here, if the parser waits for its first byte, it may begin, and its
+    head is known and still means the same."""
+    known = connection._known
+    if known is None or connection._arriving or connection._head_bytes:
+        return None
+    if connection.flow.write_paused or not connection.cycle.response_complete:
+        return None
+    found = None if connection.memory.is_full else known.find(data, at)
+    if found is None:
+        return None
+    head = found[0]
+    if connection.shared.endpoints.get(head.path) is not head.endpoint:
+        known.forget(head)
+        return None
+    return found
+
+
+def _receive_known(connection: FastProtocol, found: Found, data: bytes) -> None:
+    """Submit a request whose head is known, and whose body is the rest of the data."""
+    known, head, at, end = found
+    request = FastRequest(connection, connection.shared, True)
+    connection.cycle = request  # type: ignore[assignment]
+    request.endpoint = endpoint = known.endpoint
+    request.path = known.path
+    request.head = head
+    if not known.came_again:
+        known.come_again()
+    reader = known.reader if end - at == known.size else None
+    if reader is None:
+        request.submit_body(memoryview(data)[at:])
+        return
+    request.parsed = known.parsed
+    try:
+        rows = reader.rows(data, at)
+        request.pending = endpoint.submit(head, known.parsed, rows, request)
+    except Exception as exc:
+        reader.forget()
+        request.submit_again_or_refuse(exc, memoryview(data)[at:])
 
 
 def fast_protocol(view: PoolView) -> type[FastProtocol]:

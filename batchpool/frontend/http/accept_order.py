@@ -37,6 +37,10 @@ class AcceptOrder(Generic[_Waiting]):
     def __len__(self) -> int:
         return self._size
 
+    def lone_origin(self) -> str | None:
+        """The only origin whose connections wait; None where there is none, or another one."""
+        return next(iter(self._waiting)) if len(self._waiting) == 1 else None
+
     def add(self, origin: str, waiting: _Waiting) -> None:
         """Let a connection of this origin wait behind its others."""
         self._size += 1

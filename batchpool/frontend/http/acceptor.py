@@ -13,6 +13,10 @@ The kernel reports what is ready in the order in which it became so. So listener
 those that wait have an epoll each: neither accepting nor first bytes come behind a crowd that
 leaves. More of each is taken in a turn than a crowd can bring in it.
 
+Where nobody is there but callers of one origin, a turn connects `_ALONE_TURN_CONNECTIONS` of them:
+its other connections keep the loop busy meanwhile, so that each turn is long, and the last of
+hundreds that come together would wait for the requests of all before it again and again.
+
 A connection whose caller has left without a request is closed without a protocol. A silent one ends
 after `silent_s`, as an idle one does after its own time.
 """
@@ -36,6 +40,7 @@ from batchpool.shm.resource_errors import is_shortage
 _TURN_ACCEPTS = 64
 _TURN_SPEAKERS = 256  # connections whose first bytes are seen in a turn
 _TURN_CONNECTIONS = 2
+_ALONE_TURN_CONNECTIONS = 32  # take 1.5 ms, for which a caller of another origin may have to wait
 _TURN_LEFT = _TURN_ACCEPTS  # closed in a turn, since their callers have left
 _MOST_WAITING = 8192  # while so many wait, others stay with the kernel
 _LAST_LOOKS = 256  # for what has come by the end; more than all that the kernel may have
@@ -72,6 +77,7 @@ class Acceptor:
     """The listening sockets of one front end. `connect` gives a connection its protocol.
 
     silent_s: the time after which a connection that has sent nothing ends, by its listener.
+    is_alone: whether nobody has had work of late but the callers of an origin.
     """
 
     def __init__(
@@ -79,10 +85,12 @@ class Acceptor:
         listeners: list[socket.socket],
         connect: Callable[[Accepted], None],
         silent_s: Callable[[socket.socket], float],
+        is_alone: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._connect = connect
         self._silent_s = silent_s
+        self._is_alone = is_alone
         self._listeners = {listener.fileno(): listener for listener in listeners}
         self._silent: dict[int, Accepted] = {}  # by descriptor, the oldest first
         self._order: AcceptOrder[Accepted] = AcceptOrder()  # with those closed while they waited
@@ -270,7 +278,10 @@ class Acceptor:
         """Connect the first few connections that wait, and close those whose callers have left."""
         connections = left = 0
         now_s = self._loop.time()
-        while connections < _TURN_CONNECTIONS and left < _TURN_LEFT:
+        lone = self._order.lone_origin()
+        is_alone = lone is not None and self._is_alone(lone)
+        most = _ALONE_TURN_CONNECTIONS if is_alone else _TURN_CONNECTIONS
+        while connections < most and left < _TURN_LEFT:
             accepted = self._order.take(now_s)
             if accepted is None:
                 return

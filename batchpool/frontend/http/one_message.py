@@ -29,13 +29,16 @@ from batchpool.frontend.http.read_flow import ReadFlow
 from batchpool.frontend.http.read_turns import ReadTurns
 from batchpool.frontend.http.unparsed import END, UnparsedBytes
 
-_HEAD_PIECE_BYTES = 4096  # of a head, between two comparisons of the number of its fields
 _CHECKED_BYTES = 1024  # of the trailers of a message, between two comparisons with their limits
 _WAITING_BYTES = 64 * 1024  # behind a request under way; above it nothing more is read
 _TURN_PIECES = 4  # fed to the parser in one turn of the loop, so that others have their turn
 _OFFER_FIELDS = (b"upgrade", b"connection", b"http2-settings")
 _STOPPED = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 _NO_BUDGET = MemoryBudget(2**63)
+
+
+class TooManyFieldsError(Exception):
+    """Stops the parser within a head, whose other fields nobody needs."""
 
 
 # methods: the callbacks of the parser and of the transport share the state of one message.
@@ -127,8 +130,7 @@ class OneMessageConnection(HttpToolsProtocol):
         It does what `_parse` would do, for most reads are one message. The parser is at rest.
         """
         length = data.find(END) + len(END)
-        most = min(self.limits.head_bytes, _HEAD_PIECE_BYTES)
-        if length < len(END) or length > most or not self._may_begin():
+        if length < len(END) or length > self.limits.head_bytes or not self._may_begin():
             return 0
         self._parsing = True
         try:
@@ -241,16 +243,12 @@ class OneMessageConnection(HttpToolsProtocol):
         if room == 0:
             self._refuse_head()
             return
-        length = unparsed.to_end(most := min(most, room))
+        most = min(most, room)
+        length = unparsed.to_end(most)
         piece = unparsed.take(length or most, is_end=length > 0)
         self._whole_head = bytes(piece) if length and not self._head_bytes else None
         self._head_bytes += len(piece)
-        for at in range(0, len(piece), _HEAD_PIECE_BYTES):
-            if self.transport.is_closing():
-                return
-            self._feed(piece[at : at + _HEAD_PIECE_BYTES])
-            if self._in_head and len(self.headers) > self.limits.fields:
-                self._refuse_head()
+        self._feed(piece)
 
     def _feed(self, piece: memoryview | bytes) -> None:
         try:
@@ -264,7 +262,9 @@ class OneMessageConnection(HttpToolsProtocol):
             self._feed_without_offer()
             return
         cause = stop.__context__ if isinstance(stop, httptools.HttpParserCallbackError) else stop
-        if isinstance(cause, httptools.HttpParserError):
+        if isinstance(cause, TooManyFieldsError):
+            self._refuse_head()
+        elif isinstance(cause, httptools.HttpParserError):
             self.send_400_response(f"the bytes are no request of HTTP/1.1: {cause}")
         else:
             self.end_with(cause or stop)
@@ -338,6 +338,8 @@ class OneMessageConnection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:
             super().on_header(name, value)
+            if len(self.headers) > self.limits.fields:
+                raise TooManyFieldsError
         else:
             self._trailers += 1
 
@@ -350,9 +352,6 @@ class OneMessageConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return None
         fields = self.headers
-        if len(fields) > self.limits.fields:
-            self._refuse_head()
-            return None
         headers = dict(fields)
         try:
             self._body_left = body_length(self.parser.get_http_version(), fields, headers)

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchpool.frontend.fast.known_heads import Found
 from batchpool.frontend.fast.protocol import FastProtocol
 from batchpool.frontend.fast.request import FastRequest
 from batchpool.model import Model
@@ -92,21 +91,34 @@ async def _count_fast(site: Site, found: Roads) -> None:
     (connection,) = site.server.server_state.connections
     if not isinstance(connection, FastProtocol):
         return
-    receive = connection._receive
+    receive, end_request, lost = (
+        connection._receive, connection.end_request, connection.connection_lost,
+    )  # fmt: skip
+    parsed: list[object] = []
+
+    def count_known(request: object) -> None:
+        if request not in parsed:
+            found.fast += 1
+            found.known += 1
 
     def counted(request: FastRequest) -> None:
         found.fast += 1
+        parsed.append(request)
         receive(request)
 
-    receive_known = connection._receive_known
+    def counted_end(request: FastRequest) -> None:
+        count_known(request)
+        end_request(request)
 
-    def counted_known(known: Found, data: bytes) -> None:
-        found.fast += 1
-        found.known += 1
-        receive_known(known, data)
+    def counted_lost(exc: Exception | None) -> None:
+        request: object = connection.cycle
+        if isinstance(request, FastRequest) and request.is_waiting():
+            count_known(request)
+        lost(exc)
 
     connection._receive = counted  # type: ignore[method-assign]
-    connection._receive_known = counted_known  # type: ignore[method-assign]
+    connection.end_request = counted_end  # type: ignore[method-assign]
+    connection.connection_lost = counted_lost  # type: ignore[method-assign]
 
 
 async def same(scenario: Scenario, *models: type[Model], **facts: Any) -> Roads:

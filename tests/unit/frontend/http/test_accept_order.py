@@ -26,6 +26,17 @@ def test_one_origin_is_served_in_the_order_of_coming() -> None:
     assert len(order) == 0
 
 
+def test_an_origin_is_alone_while_connections_of_no_other_one_wait() -> None:
+    order = filled(a=2)
+    assert order.lone_origin() == "a"
+    order.add("b", "b0")
+    assert order.lone_origin() is None
+    assert taken(order, 2) == ["a0", "b0"]
+    assert order.lone_origin() == "a"
+    taken(order, 1)
+    assert order.lone_origin() is None
+
+
 def test_a_newcomer_waits_for_none_of_a_crowd() -> None:
     order = filled(crowd=300)
     taken(order, 10)

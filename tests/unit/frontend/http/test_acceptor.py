@@ -28,7 +28,13 @@ class Scene:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.taken: list[Accepted] = []
         self.silent_s = 75.0
-        self.acceptor = Acceptor([self.listener], self.taken.append, lambda _: self.silent_s)
+        self.alone = ""  # the origin whose callers are the only ones
+        self.acceptor = Acceptor(
+            [self.listener],
+            self.taken.append,
+            lambda _: self.silent_s,
+            lambda origin: origin == self.alone,
+        )
         self.address: tuple[str, int] = self.listener.getsockname()
         self.callers: list[socket.socket] = []
 
@@ -47,6 +53,16 @@ class Scene:
         self.acceptor.close()
         for each in [*self.callers, *(accepted.sock for accepted in self.taken)]:
             each.close()
+
+
+async def most_in_a_turn(scene: Scene, n: int) -> int:
+    """The most connections that are taken in one turn of the loop, until n are taken."""
+    before, most = 0, 0
+    while len(scene.taken) < n:
+        await asyncio.sleep(0)
+        most = max(most, len(scene.taken) - before)
+        before = len(scene.taken)
+    return most
 
 
 @contextmanager
@@ -137,12 +153,31 @@ async def test_only_a_few_are_taken_in_one_turn() -> None:
     with accepting() as scene:
         for _ in range(20):
             scene.call(CROWD)
-        before, most = 0, 0
-        while len(scene.taken) < 20:
+        assert await most_in_a_turn(scene, 20) == acceptor_module._TURN_CONNECTIONS
+
+
+@on_loop
+async def test_more_are_taken_in_one_turn_where_nobody_else_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acceptor_module, "_ALONE_TURN_CONNECTIONS", 8)  # fewer than ever come
+    with accepting() as scene:
+        scene.alone = CROWD
+        for _ in range(100):
+            scene.call(CROWD)
+        assert await most_in_a_turn(scene, 100) == 8
+
+
+@on_loop
+async def test_only_a_few_are_taken_in_one_turn_while_somebody_else_waits() -> None:
+    with accepting() as scene:
+        scene.alone = CROWD
+        for _ in range(20):
+            scene.call(CROWD)
+        scene.call(FEW)
+        while not scene.taken:
             await asyncio.sleep(0)
-            most = max(most, len(scene.taken) - before)
-            before = len(scene.taken)
-        assert most == acceptor_module._TURN_CONNECTIONS
+        assert sorted(scene.order()) == [CROWD, FEW]
 
 
 @on_loop

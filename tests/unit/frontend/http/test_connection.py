@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from typing import Any
 
 import numpy as np
 import pytest
@@ -266,6 +267,28 @@ async def test_too_many_fields_and_trailers() -> None:
             await caller.send(b"\r\n0\r\n" + "\r\n".join(fields).encode() + b"\r\n")
             assert (await caller.answer()).refused == (400, "invalid_request")
             assert await caller.ended() == b""
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "asgi"])
+@on_loop
+async def test_no_field_beyond_the_limit_is_parsed(fast: bool) -> None:
+    async with edge(Affine) as it, serving(it, fast=fast) as site:
+        protocol: Any = site.server._protocol
+        on_header = protocol.on_header
+        parsed: list[bytes] = []
+
+        def counted(self: Any, name: bytes, value: bytes) -> None:
+            parsed.append(name)
+            on_header(self, name, value)
+
+        protocol.on_header = counted
+        async with calling(site) as caller:
+            await caller.send(head("/v2", *["a: b"] * 5000, method="GET"))
+            answer = await caller.answer()
+            assert answer.refused == (400, "invalid_request")
+            assert "256 fields" in answer.object["error"]
+            assert await caller.ended() == b""
+        assert len(parsed) == 257
 
 
 @on_loop

@@ -43,6 +43,8 @@ STREAMS = {
     "one field more": lines("GET /v2 HTTP/1.1", "Host: a", *[f"X-{i}: {i}" for i in range(8)]),
     "an id behind the last field": lines("GET /v2 HTTP/1.1", "Host: a",
         *[f"X-{i}: {i}" for i in range(8)], "X-Request-Id: me"),
+    "a line that is no field behind two fields more": lines("GET /v2 HTTP/1.1", "Host: a",
+        *[f"X-{i}: {i}" for i in range(9)], "nonsense"),
     "many trailers": CHUNKED + chunk(ROW) + b"0\r\n" + lines(*[f"X-{i}: {i}" for i in range(9)]),
     "a few trailers": CHUNKED + chunk(ROW) + b"0\r\n" + lines("X: 1", "Y: 2") + LAST,
     "a long chunk extension": CHUNKED + b"10;" + b"a" * 3000 + b"\r\n" + ROW + b"\r\n0\r\n\r\n",

@@ -65,6 +65,23 @@ def file_at(path: Path) -> Path:
     return path
 
 
+def lines_of(path: Path, option: str) -> list[str]:
+    """The lines of a file of UTF-8, "~" expanded. Raises FileNotFoundError and ValueError with the
+    name of the option."""
+    path = path.expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"there is no file {path.absolute()}, which option {option} names; a path counts from"
+            " the directory in which the pool was started"
+        )
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path.absolute()}, which option {option} names, is no UTF-8 at byte {error.start}"
+        ) from None
+
+
 def folder_with(path: Path, name: str, advice: str = "") -> Path:
     """The path of a folder with this file, "~" expanded; FileNotFoundError says what is missing.
     advice: what to do about a folder without the file."""

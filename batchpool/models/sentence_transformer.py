@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import batchpool as bp
+from batchpool.models.bounds import AtLeastOne, AtLeastZero
 from batchpool.models.extras import check_tokenizer, check_trust, check_weights, extra, folder_with
 from batchpool.models.files.json_files import json_object, json_objects, values_of
 from batchpool.models.files.weight_files import check_safetensors
@@ -68,8 +69,8 @@ class SentenceTransformer(bp.Model):
     def __init__(
         self,
         path: Path,
-        max_bytes: int = 8192,
-        dimensions: int = 0,
+        max_bytes: AtLeastOne = 8192,
+        dimensions: AtLeastZero = 0,
         normalize: bool = False,
         dtype: Dtype = "auto",
         cuda_graphs: bool = False,

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from batchpool.models.extras import check_tokenizer, check_weights, extra, file_at, folder_with
+from batchpool.models.extras import (
+    check_tokenizer,
+    check_weights,
+    extra,
+    file_at,
+    folder_with,
+    lines_of,
+)
 
 
 def weights(path: Path) -> None:
@@ -123,3 +130,16 @@ def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path, name: str) -> None
 def test_a_tokenizer_of_bytes_has_no_file(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
     check_tokenizer(tmp_path, False)
+
+
+def test_the_lines_of_a_file_that_an_option_names(tmp_path: Path) -> None:
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"no file /.*/none\.txt, which option labels names; a path",
+    ):
+        lines_of(tmp_path / "none.txt", "labels")
+    (tmp_path / "labels.txt").write_bytes("läbel\nb\n".encode())
+    assert lines_of(tmp_path / "labels.txt", "labels") == ["läbel", "b"]
+    (tmp_path / "labels.txt").write_bytes("läbel".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"labels\.txt, which option labels names, is no UTF-8 at"):
+        lines_of(tmp_path / "labels.txt", "labels")

@@ -14,6 +14,8 @@ FORMATS = ("JPEG", "PNG", "WEBP")
 _SCANS_MOST = 100  # of a JPEG; each costs a pass over all pixels, and ten are usual
 _SCANS_OF_LARGEST = 16  # of a JPEG with as many pixels as are allowed; smaller ones may have more
 _RATIO_MOST = 100  # of the sides: the shorter one is resized to a fixed size, the longer follows
+# What JPEG, PNG, WebP and the URL of any picture begin with in base64.
+_AS_BASE64 = (b"/9j/", b"iVBORw0KGgo", b"UklGR", b"data:image/")
 
 
 def picture_of(raw: bytes, max_pixels: int) -> Image:
@@ -38,10 +40,18 @@ def picture_of(raw: bytes, max_pixels: int) -> Image:
         raise
     except UnidentifiedImageError:
         raise bp.InvalidInput(
-            f"image is no JPEG, PNG or WebP: {len(raw)} bytes that begin with {raw[:8]!r}"
+            f"image is no JPEG, PNG or WebP: {len(raw)} bytes that begin with"
+            f" {raw[:8]!r}{_base64_hint(raw)}"
         ) from None
     except Exception as error:  # decoders raise many kinds for what is broken
         raise bp.InvalidInput(f"image cannot be decoded: {error}") from None
+
+
+def _base64_hint(raw: bytes) -> str:
+    """The end of the refusal of a picture that came as base64; "" for any other bytes."""
+    if not raw.startswith(_AS_BASE64):
+        return ""
+    return '; that is base64: in JSON write {"b64": "..."} without "data:", elsewhere the bytes'
 
 
 def _check_size(width: int, height: int, max_pixels: int) -> None:

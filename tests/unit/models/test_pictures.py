@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from base64 import b64encode
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,10 @@ def test_broken_pictures_are_told_what_is_wrong() -> None:
     assert "image cannot be decoded: " in refusal(png_head(10, 10))
     assert refusal(b"GIF89a" + bytes(20)).startswith("image is no JPEG, PNG or WebP: 26 bytes that")
     assert refusal(written(photo(), "TIFF")).startswith("image is no JPEG, PNG or WebP")
+    for form in ("JPEG", "PNG", "WEBP"):
+        encoded = b64encode(written(photo(), form))
+        for text in (encoded, b"data:image/x;base64," + encoded):
+            assert 'that is base64: in JSON write {"b64": "..."}' in refusal(text)
     assert refusal(b"") == "image is no JPEG, PNG or WebP: 0 bytes that begin with b''"
 
 

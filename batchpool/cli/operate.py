@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 from batchpool.cli.config_source import pool_socket
+from batchpool.cli.reload_progress import shown_progress
 from batchpool.core.errors import PoolError, StartError
 
 _Reply = TypeVar("_Reply")
@@ -63,7 +66,10 @@ def reload(args: argparse.Namespace) -> int:
     if args.cancel:
         print(f"reload {_request(ask_cancel, pool_socket(args))}")
         return 0
-    done, text = _request(ask_reload, pool_socket(args), wait=not args.no_wait)
+    path = pool_socket(args)
+    waits_at_terminal = not args.no_wait and sys.stderr.isatty()
+    with shown_progress(path) if waits_at_terminal else nullcontext():
+        done, text = _request(ask_reload, path, wait=not args.no_wait)
     if done:
         print(f"reload {text}")
         return 0

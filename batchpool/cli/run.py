@@ -162,6 +162,7 @@ def run(args: argparse.Namespace) -> int:
             f"{args.model} starts a pool for this run, and --socket or --port names a running one;"
             " one of them was expected"
         )
+    print(f"loading {args.model} in a pool of this run", file=sys.stderr, flush=True)
     with own_pool(words) as socket:
         return _run(plan, socket)
 

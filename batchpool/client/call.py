@@ -119,7 +119,7 @@ class Call:
         if not 0 <= priority <= 255:
             raise InvalidRequest(f"priority is {self.priority!r}; 0 to 255 was expected")
         if outputs is not None:
-            if not isinstance(outputs, Iterable):
+            if isinstance(outputs, (str, bytes)) or not isinstance(outputs, Iterable):
                 raise InvalidRequest(f"outputs is {outputs!r}; a list of names was expected")
             self.outputs = outputs = tuple(outputs)
             for name in outputs:

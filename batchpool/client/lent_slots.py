@@ -164,10 +164,11 @@ class LentSlots:
                     make_private(column.values[pending.where])
 
     def check_room(self, lane_client: LendingLane, n: int) -> None:
-        """Raise Overloaded where n rows cannot come in whatever becomes of the rows under way."""
+        """Raise Overloaded where n rows cannot come in whatever becomes of the rows under way, and
+        could if nothing were held."""
         allocator = lane_client.allocator
         shut = allocator.shut and self.n >= allocator.reopen_below
-        if self.n and (shut or self.n + n > allocator.bound):
+        if self.n and n <= allocator.bound and (shut or self.n + n > allocator.bound):
             raise Overloaded(
                 f"{self.n} of the {allocator.bound} slots that this client may claim of model"
                 f" {lane_client.spec.name!r} are held by results of calls with copy=False, and"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import batchpool as bp
+from batchpool.models.bounds import AtLeastOne
 from batchpool.models.extras import check_trust, extra, file_at
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Exported(bp.Model):
         self,
         path: Path,
         outputs: tuple[str, ...] = (),
-        max_dim: int = 512,
+        max_dim: AtLeastOne = 512,
         cuda_graphs: bool = False,
         trust: bool = False,
     ) -> None:

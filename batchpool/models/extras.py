@@ -14,17 +14,44 @@ from batchpool.models.files.weight_files import check_safetensors
 _TOKENIZER_FILES = ("tokenizer.json", "vocab*", "*.model", "*.spm", "*.codes", "tekken.json")
 _WITHOUT_VOCABULARY = ("ByT5", "Canine", "Perceiver")  # tokenizers whose tokens are bytes
 
+_ONE_BUILD = (
+    "torch and torchvision must be of one build, both for the CPU or both for the same CUDA:"
+    " install both from one index, as pip install --force-reinstall torch torchvision --index-url"
+    " https://download.pytorch.org/whl/cpu"
+)
+
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Imports within the block need an extra of batchpool: RuntimeError tells how to install it."""
+    """Imports within the block need an extra of batchpool: RuntimeError tells how to install it, or
+    why what is installed cannot be imported."""
     try:
         yield
-    except ModuleNotFoundError as error:
-        raise RuntimeError(
-            f"this model needs the package {error.name}, which is not installed:"
-            f" pip install 'batchpool[{name}]'"
-        ) from error
+    except Exception as error:
+        # transformers raises a ModuleNotFoundError without a name for any error of an import.
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            raise RuntimeError(
+                f"this model needs the package {error.name}, which is not installed:"
+                f" pip install 'batchpool[{name}]'"
+            ) from error
+        raise RuntimeError(_import_failed(name, _first_cause(error))) from error
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
+
+
+def _import_failed(extra_name: str, cause: BaseException) -> str:
+    """The text for packages of an extra that are there and cannot be imported."""
+    text = (
+        f"the packages of batchpool[{extra_name}] are installed, but cannot be imported:"
+        f" {type(cause).__name__}: {cause}"
+    )
+    if "torchvision" in text.partition(":")[2]:
+        text += f"; {_ONE_BUILD}"
+    return text
 
 
 def file_at(path: Path) -> Path:
@@ -37,6 +64,23 @@ def file_at(path: Path) -> Path:
         raise FileNotFoundError(f"there is no file {path.absolute()}, which option path names")
     check_no_lfs_pointer(path)
     return path
+
+
+def lines_of(path: Path, option: str) -> list[str]:
+    """The lines of a file of UTF-8, "~" expanded. Raises FileNotFoundError and ValueError with the
+    name of the option."""
+    path = path.expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"there is no file {path.absolute()}, which option {option} names; a path counts from"
+            " the directory in which the pool was started"
+        )
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path.absolute()}, which option {option} names, is no UTF-8 at byte {error.start}"
+        ) from None
 
 
 def folder_with(path: Path, name: str, advice: str = "") -> Path:

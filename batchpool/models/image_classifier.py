@@ -12,6 +12,7 @@ do, in the stage `preprocess`. A picture that cannot be decoded is refused, for 
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
 import re
@@ -23,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import batchpool as bp
-from batchpool.models.extras import check_trust, extra, file_at
+from batchpool.models.bounds import AtLeastOne, AtLeastZero
+from batchpool.models.extras import check_trust, extra, file_at, lines_of
 from batchpool.models.files.weight_files import check_safetensors
 from batchpool.models.pictures import picture_of
 from batchpool.models.tokens import Dtype, dtype_on
@@ -56,14 +58,14 @@ class ImageClassifier(bp.Model):
         path: Path,
         architecture: str = "",
         labels: Path | None = None,
-        top_k: int = 5,
-        resize: int = 256,
-        crop: int = 224,
+        top_k: AtLeastOne = 5,
+        resize: AtLeastOne = 256,
+        crop: AtLeastOne = 224,
         mean: tuple[float, float, float] = (0.485, 0.456, 0.406),
         std: tuple[float, float, float] = (0.229, 0.224, 0.225),
-        max_pixels: int = 32_000_000,
-        max_bytes: int = 4 << 20,
-        threads: int = 0,
+        max_pixels: AtLeastOne = 32_000_000,
+        max_bytes: AtLeastOne = 4 << 20,
+        threads: AtLeastZero = 0,
         dtype: Dtype = "auto",
         trust: bool = False,
     ) -> None:
@@ -71,10 +73,13 @@ class ImageClassifier(bp.Model):
         self._architecture = architecture or path.name.partition(".")[0].partition("-")[0]
         self._resize, self._crop, self._mean, self._std = resize, crop, mean, std
         self._max_pixels, self._threads, self._dtype = max_pixels, threads, dtype
-        self._labels = labels.read_text(encoding="utf-8").splitlines() if labels else []
+        self._labels = lines_of(labels, "labels") if labels else []
         if path.suffix != ".safetensors":
             check_trust(trust, f"{path}, which is no safetensors,")
-        classes = len(self._labels) or _classes_of(path) or _IMAGENET
+        told = _classes_of(path)
+        if told:
+            self._check_labels(told)
+        classes = told or len(self._labels) or _IMAGENET
         self._top_k = min(top_k, classes)
         longest = max((len(label.encode()) for label in self._labels), default=_LABEL_BYTES)
         self.inputs = [bp.Tensor("image", "bytes", (), max_bytes=max_bytes)]
@@ -83,6 +88,13 @@ class ImageClassifier(bp.Model):
             bp.Tensor("label", "bytes", (self._top_k,), max_bytes=max(1, longest)),
             bp.Tensor("score", "float32", (self._top_k,)),
         ]
+
+    def _check_labels(self, classes: int) -> None:
+        if self._labels and len(self._labels) != classes:
+            raise ValueError(
+                f"option labels names a file of {len(self._labels)} lines, and {self._path} has"
+                f" {classes} classes; a line for each class was expected"
+            )
 
     def load_preprocess(self) -> None:
         with extra("image-classifier"):
@@ -106,14 +118,14 @@ class ImageClassifier(bp.Model):
         else:
             weights = torch.load(self._path, map_location="cpu", weights_only=True)
         if self._architecture not in models.list_models(models):
+            near = difflib.get_close_matches(self._architecture, models.list_models(models), n=3)
             raise ValueError(
-                f"torchvision has no classifier {self._architecture!r}; set the option architecture"
+                f"torchvision has no classifier {self._architecture!r}{_or(near)}; set the option"
+                f' architecture, as architecture="resnet50", or let the name of the file begin'
+                " with it"
             )
         classes = len(weights[_last_layer(weights)])
-        if self._labels and len(self._labels) != classes:
-            raise ValueError(
-                f"{len(self._labels)} labels for the {classes} classes of {self._path}"
-            )
+        self._check_labels(classes)
         network = models.get_model(self._architecture, weights=None, num_classes=classes)
         network.load_state_dict(weights)
         dtype = getattr(torch, dtype_on(device, self._dtype, {}))
@@ -157,6 +169,10 @@ class ImageClassifier(bp.Model):
         normal = functional.normalize(scaled, list(self._mean), list(self._std))
         found: torch.Tensor = self._network(normal.to(self._dtype_of_weights)).float()
         return found.softmax(dim=1)
+
+
+def _or(names: list[str]) -> str:
+    return f" (near it: {', '.join(names)})" if names else ""
 
 
 def _classes_of(path: Path) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 import batchpool as bp
+from batchpool.models.bounds import AtLeastOne, AtLeastZero
 from batchpool.models.extras import extra, file_at
 from batchpool.models.files.json_files import check_no_lfs_pointer
 
@@ -50,10 +51,10 @@ class Onnx(bp.Model):
     def __init__(
         self,
         path: Path,
-        max_dim: int = 512,
+        max_dim: AtLeastOne = 512,
         max_dims: dict[str, int] | None = None,
-        max_bytes: int = 1024,
-        threads: int = 0,
+        max_bytes: AtLeastOne = 1024,
+        threads: AtLeastZero = 0,
     ) -> None:
         with extra("onnx"):
             import onnxruntime

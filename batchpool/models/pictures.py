@@ -24,6 +24,8 @@ _BEGINNINGS = {
     "PNG": re.compile(rb"\x89PNG\r\n\x1a\n"),
     "WebP": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
 }
+# What JPEG, PNG, WebP and the URL of any picture begin with in base64.
+_AS_BASE64 = (b"/9j/", b"iVBORw0KGgo", b"UklGR", b"data:image/")
 
 
 def picture_of(raw: bytes, max_pixels: int) -> Image:
@@ -105,7 +107,17 @@ def _not_opened(raw: bytes) -> str:
     for form, beginning in _BEGINNINGS.items():
         if beginning.match(raw):
             return f"image cannot be decoded: the head of this {form} is broken"
-    return f"image is no JPEG, PNG or WebP: {len(raw)} bytes that begin with {raw[:8]!r}"
+    return (
+        f"image is no JPEG, PNG or WebP: {len(raw)} bytes that begin with"
+        f" {raw[:8]!r}{_base64_remark(raw)}"
+    )
+
+
+def _base64_remark(raw: bytes) -> str:
+    """The end of the refusal of a picture that came as base64; "" for any other bytes."""
+    if not raw.startswith(_AS_BASE64):
+        return ""
+    return '; that is base64: in JSON write {"b64": "..."} without "data:", elsewhere the bytes'
 
 
 def _check_size(width: int, height: int, max_pixels: int) -> None:

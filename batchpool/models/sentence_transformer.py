@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import batchpool as bp
+from batchpool.models.bounds import AtLeastOne, AtLeastZero
 from batchpool.models.extras import (
     check_attention,
     check_tokenizer,
@@ -75,8 +76,8 @@ class SentenceTransformer(bp.Model):
     def __init__(
         self,
         path: Path,
-        max_bytes: int = 8192,
-        dimensions: int = 0,
+        max_bytes: AtLeastOne = 8192,
+        dimensions: AtLeastZero = 0,
         normalize: bool = False,
         dtype: Dtype = "auto",
         cuda_graphs: bool = False,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import batchpool as bp
+from batchpool.models.bounds import AtLeastOne, AtLeastZero
 from batchpool.models.extras import (
     check_attention,
     check_tokenizer,
@@ -56,8 +57,8 @@ class TextClassifier(bp.Model):
     def __init__(
         self,
         path: Path,
-        max_bytes: int = 8192,
-        max_tokens: int = 0,
+        max_bytes: AtLeastOne = 8192,
+        max_tokens: AtLeastZero = 0,
         dtype: Dtype = "auto",
         trust: bool = False,
     ) -> None:

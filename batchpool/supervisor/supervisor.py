@@ -31,8 +31,8 @@ from batchpool.supervisor.host.sd_notify import Notifier
 from batchpool.supervisor.host.service_status import ServiceStatus
 from batchpool.supervisor.host.signals import Signals
 from batchpool.supervisor.host.socket_activation import ActivatedSockets
+from batchpool.supervisor.loading_log import LoadingLog
 from batchpool.supervisor.local_clients import LocalClients
-from batchpool.supervisor.plan.cpu_stage_counts import stage_place
 from batchpool.supervisor.plan.plan import Plan
 from batchpool.supervisor.reload.controller import OnDone, ReloadController
 from batchpool.supervisor.resources.client_connection import ClientConnection
@@ -107,6 +107,7 @@ class Supervisor:
             self._process_fleet.without_heartbeat,
             self._started_ns,
         )
+        self._loading_log = LoadingLog(self._status_line, self._started_ns)
         self._reload_controller = ReloadController(
             self._resources, self._process_fleet, self._service_status, words,
             self._watch, self._attached_clients, time.monotonic_ns,
@@ -174,8 +175,11 @@ class Supervisor:
                 if outcome is not None:
                     return outcome
                 due_ns = min(due_ns, time.monotonic_ns() + _DRAIN_LOOK_NS, self._deadline_ns)
-            elif not self._process_fleet.was_ready and self._process_fleet.all_serve():
-                self._announce_ready()
+            elif not self._process_fleet.was_ready:
+                if self._process_fleet.all_serve():
+                    self._announce_ready()
+                else:
+                    due_ns = min(due_ns, self._loading_log.tick(time.monotonic_ns()))
             self._reload_controller.tick()
             self._update_gauges()
             self._wait(due_ns)
@@ -183,15 +187,8 @@ class Supervisor:
     def _start(self) -> None:
         if self._resources.leftovers:
             _LOG.info("removed %d segments of dead pools", len(self._resources.leftovers))
-        plan = self._resources.plan
         self._resources.state_page.state.set(int(PoolState.STARTING))
-        counts = ((m.spec.name, len(m.all_workers)) for m in plan.models)
-        names = (f"{name} ({n} worker{'s' * (n > 1)})" for name, n in counts)
-        _LOG.info("loading %s", ", ".join(names))
-        for model in plan.models:
-            for stage in model.cpu_stages:
-                where = stage_place(len(model.workers_of(stage)))
-                _LOG.info("%s of %s runs %s", stage.label, model.spec.name, where)
+        self._loading_log.begin(self._resources.plan.models)
         self._process_fleet.start_all()
 
     def _update_gauges(self) -> None:

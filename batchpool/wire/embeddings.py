@@ -36,6 +36,9 @@ MOST_INPUTS = 2048  # of one request, as OpenAI has it
 _MANY_BYTES = 256 << 10  # of a body whose strings are counted before they are made
 _MOST_PARAMETER_BYTES = 64 << 10
 _MOST_DIMENSIONS = 1 << 24
+_SHOWN_BYTES_MOST = 64 << 10  # of a body that is decoded once more, to tell what came
+_SHOWN_CHARACTERS = 60  # of a value in an error
+_UNREAD: Any = object()
 _MEMBERS = "model, input, encoding_format, dimensions, user, parameters"
 
 
@@ -83,7 +86,7 @@ def read_embedding_request(body: Body) -> EmbeddingRequest:
             error = InvalidRequest(fault)
             known = member in EmbeddingRequest.__struct_fields__
             raise (_about(member, error) if known else error) from None
-        raise _refusal(str(exc)) from None
+        raise _refusal(str(exc), body) from None
     if not request.texts:
         raise _about(
             INPUT, InvalidRequest("input is an empty list; at least one text was expected")
@@ -93,13 +96,10 @@ def read_embedding_request(body: Body) -> EmbeddingRequest:
     return request
 
 
-def _refusal(text: str) -> PoolError:
+def _refusal(text: str, body: Body) -> PoolError:
     """The error for JSON that is no request. text: of msgspec."""
     if "`$.input" in text:
-        more = ""
-        if "got `int`" in text or "got `array`" in text:
-            more = "; lists of token ids are not taken, because the model has its own tokenizer"
-        return _about(INPUT, InvalidRequest(f"input: a text or a list of texts was expected{more}"))
+        return _no_texts(_decoded_member(body, INPUT))
     if "unknown field" in text:
         name = text.partition("unknown field `")[2].partition("`")[0]
         error = InvalidRequest(f"unknown member {brief(name)}; {_MEMBERS} were expected")
@@ -113,8 +113,38 @@ def _refusal(text: str) -> PoolError:
                 "encoding_format": '"float" or "base64"',
                 "dimensions": f"a whole number from 1 to {_MOST_DIMENSIONS}",
             }.get(name, "a text")
-            return _about(name, InvalidRequest(f"{name}: {expected} was expected"))
+            value = _decoded_member(body, name)
+            came = name if value is _UNREAD else f"{name} is {_as_json(value)}"
+            return _about(name, InvalidRequest(f"{came}; {expected} was expected"))
     return InvalidRequest(f"the body is not the JSON of a request for embeddings: {text[:200]}")
+
+
+def _no_texts(value: Any) -> PoolError:
+    """The error for an `input` that is neither a text nor a list of texts."""
+    place, expected = INPUT, "a text or a list of texts"
+    if isinstance(value, list):
+        index = next(i for i, each in enumerate(value) if not isinstance(each, str))
+        place, expected, value = f"{INPUT}[{index}]", "a text", value[index]
+    came = place if value is _UNREAD else f"{place} is {_as_json(value)}"
+    more = ""
+    if type(value) is int or isinstance(value, list):
+        more = "; lists of token ids are not taken, because the model has its own tokenizer"
+    return _about(place, InvalidRequest(f"{came}; {expected} was expected{more}"))
+
+
+def _decoded_member(body: Body, name: str) -> Any:
+    """A member of a request that was refused, for its error; _UNREAD of a long body."""
+    if len(body) > _SHOWN_BYTES_MOST:
+        return _UNREAD
+    try:
+        return msgspec.json.decode(body)[name]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # behind the refused member
+        return _UNREAD
+
+
+def _as_json(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def _too_many(count: str) -> PoolError:

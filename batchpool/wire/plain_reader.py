@@ -253,7 +253,9 @@ class PlainReader:
     def _converted(self, tensor: Tensor, value: Any, raw: msgspec.Raw) -> Any:
         """The value with elements as the tensor takes them. raw: what it was decoded from."""
         if tensor.is_bytes:
-            return _mapped(value, _binary_element) if b'"b64"' in bytes(raw) else value
+            if b'"b64"' not in bytes(raw):
+                return value
+            return _mapped(value, partial(_binary_element, tensor.name))
         if tensor.np_dtype.kind in "iu" and not tensor.element.is_bfloat16:
             size = tensor.np_dtype.itemsize
             return _mapped(value, partial(_whole_number, "input", tensor.name, size))
@@ -305,16 +307,20 @@ def _whole_number(kind: str, name: str, size: int, value: Any) -> Any:
     return int(value)
 
 
-def _binary_element(value: Any) -> Any:
+def _binary_element(name: str, value: Any) -> Any:
     if type(value) is not dict:
         return value
     text = value.get("b64")
     if len(value) != 1 or type(text) is not str:
-        raise InvalidRequest(f'{brief(value)}: a string or {{"b64": "..."}} was expected')
+        raise InvalidRequest(
+            f'input {name!r}: {brief(value)}: a string or {{"b64": "..."}} was expected'
+        )
     try:
         return b64decode(text, validate=True)
     except (binascii.Error, ValueError) as exc:
-        raise InvalidRequest(f'{{"b64": {brief(text)}}}: {exc}') from None
+        raise InvalidRequest(
+            f'input {name!r}: {{"b64": {brief(text)}}} is no base64: {exc}'
+        ) from None
 
 
 def _depth(value: Any) -> int:

@@ -17,6 +17,7 @@ from batchpool.wire.completions import (
     CompletionRequest,
     read_completion_request,
 )
+from batchpool.wire.embeddings import EmbeddingModel
 from batchpool.wire.openai_members import about
 from batchpool.wire.openai_texts import CHAT, COMPLETION, AnswerForm
 from batchpool.wire.request import Body
@@ -52,9 +53,11 @@ def check_makes_texts(spec: ModelSpec) -> None:
     if spec.text is not None:
         return
     without = "generator without a text (bp.Text; of causal_lm: tokenizer.json in its folder)"
-    kind = without if spec.generates else "model"
-    way = "generate" if spec.generates else "infer"
-    text = f"{spec.name!r} is a {kind} and makes no texts; ask it at /v2/models/{spec.name}/{way}"
+    kind = f"is a {without}" if spec.generates else "is no generator"
+    way = f"/v2/models/{spec.name}/{'generate' if spec.generates else 'infer'}"
+    if EmbeddingModel.of(spec) is not None:
+        way = "/v1/embeddings"
+    text = f"{spec.name!r} {kind} and makes no texts; ask it at {way}"
     raise about("model", InvalidRequest(text))
 
 

@@ -15,6 +15,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from batchpool.core.config.import_names import import_file_hint
 from batchpool.core.config.paths import MODEL_PATH
 from batchpool.core.config.ready_models import long_form, misspelt_ready_model
 from batchpool.core.errors import ModelError
@@ -57,7 +58,8 @@ def load_class(import_name: str) -> type[Model]:
         searched = ", ".join(folders)
         raise ModuleNotFoundError(
             f"there is no module {exc.name!r} in {searched}, nor among the installed packages"
-            f"{misspelt_ready_model(import_name)}{long_form(import_name)}",
+            f"{misspelt_ready_model(import_name) or import_file_hint(import_name)}"
+            f"{long_form(import_name)}",
             name=exc.name,
         ) from None
     module = found
@@ -65,7 +67,7 @@ def load_class(import_name: str) -> type[Model]:
         if not hasattr(found, part):
             raise AttributeError(
                 f"module {module_name!r} has no {class_name!r}{_whose(top)}"
-                f"{long_form(import_name) or _its_models(module)}"
+                f"{_meant(import_name, module)}"
             )
         found = getattr(found, part)
     if not (isinstance(found, type) and issubclass(found, Model)):
@@ -92,6 +94,12 @@ def _whose(module: str) -> str:
     if module in sys.stdlib_module_names:
         return f"; {module!r} is a module of Python's own, so name the file otherwise"
     return ""
+
+
+def _meant(import_name: str, module: Any) -> str:
+    """The class that was probably meant where a module lacks the one named: another one of it, or a
+    ready model, whose words are nearly those of packages."""
+    return long_form(import_name) or _its_models(module) or misspelt_ready_model(import_name)
 
 
 def _its_models(module: Any) -> str:

@@ -25,6 +25,7 @@ from batchpool.model import Model
 from batchpool.worker.option_errors import reason
 
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}  # of msgspec.Meta
 _OF_DEFAULT = (bool, int, float, str)
 
 
@@ -146,16 +147,38 @@ def _made(of: type, value: Any) -> Any:
 def _error(cls: type[Model], text: str) -> ConfigError:
     """The error, with the options of the class at its end."""
     known, any_other = _parameters(cls)
-    options = ", ".join([*map(_shown, known.values()), *(["any other"] if any_other else [])])
+    shown_options = [_shown(cls, parameter) for parameter in known.values()]
+    options = ", ".join([*shown_options, *(["any other"] if any_other else [])])
     return ConfigError(
         f"{text}; {cls.__name__} has {f'the options {options}' if options else 'none'}"
     )
 
 
-def _shown(parameter: inspect.Parameter) -> str:
-    of = _shown_type(parameter)
+def _shown(cls: type[Model], parameter: inspect.Parameter) -> str:
+    of = _resolved_type(cls, parameter) or _shown_type(parameter)
     text = parameter.name if of is None else f"{parameter.name}: {of}"
     return text if parameter.default is parameter.empty else f"{text} = {parameter.default!r}"
+
+
+def _resolved_type(cls: type[Model], parameter: inspect.Parameter) -> str:
+    """A type that its annotation names with other words, with its values or bounds: "int >= 1"; ""
+    for any other."""
+    try:
+        of = _type_of(cls, parameter)
+    except TypeError:
+        return ""
+    if typing.get_origin(of) is typing.Literal:
+        return inspect.formatannotation(of).removeprefix("typing.")
+    if typing.get_origin(of) is not typing.Annotated:
+        return ""
+    plain, *more = typing.get_args(of)
+    bounds = [
+        f" {sign} {bound}"
+        for meta in more
+        for name, sign in _BOUNDS.items()
+        if (bound := getattr(meta, name, None)) is not None
+    ]
+    return inspect.formatannotation(plain) + " and".join(bounds)
 
 
 def _shown_type(parameter: inspect.Parameter) -> str | None:

@@ -242,6 +242,7 @@ def test_a_pool_of_its_own(tmp_path: Path) -> None:
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("loading tests.process.models:Affine in a pool of this run\n")
     assert np.array_equal(np.load(tmp_path / "out.npy"), X[:100] * 2 + 1)
 
 

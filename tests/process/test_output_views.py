@@ -68,6 +68,8 @@ def test_too_many_views_are_refused_and_never_overwritten(pool: Pool) -> None:
             with pytest.raises(bp.Overloaded, match=r"56 of the 57 slots .* held by results"):
                 call("affine", x=rows(8))
         assert [outputs["y"].tolist() for outputs in held] == [right(8, i) for i in range(7)]
+        with pytest.raises(bp.TooLarge, match="58 rows at once; model 'affine' takes at most 57"):
+            client.submit("affine", x=rows(58))  # however much is released
         held.clear()
         assert client.infer("affine", x=rows(8))["y"].tolist() == right(8)
 

@@ -32,3 +32,12 @@ def import_hint(text: str) -> str:
     if not IMPORT_NAME.fullmatch(meant) or meant == text:
         return ""
     return f"; write {meant}{advice}"
+
+
+def import_file_hint(import_name: str) -> str:
+    """The spelling that works where a module's name has the ending of its file; "" for any other.
+    It is a legal name of a module in a package, so only the look-up tells that none is meant."""
+    module, _, class_name = import_name.partition(":")
+    if not module.endswith(".py"):
+        return ""
+    return f"; write {module.removesuffix('.py')}:{class_name}"

@@ -238,7 +238,11 @@ class ModelSpec:
                 f"model {self.name!r}: framework must be {known}, not {self.framework!r}"
             )
         if not self.inputs or not self.outputs:
-            raise ConfigError(f"model {self.name!r}: needs at least one input and one output")
+            lacks = "output" if self.inputs else "input"
+            raise ConfigError(
+                f"model {self.name!r}: needs at least one input and one output; it has no {lacks}:"
+                f" expected {lacks}s = [bp.Tensor(...), ...]"
+            )
         for kind in ("inputs", "outputs"):
             names = [t.name for t in getattr(self, kind)]
             names += [p.name for p in self.parameters] if kind == "inputs" else []

@@ -14,8 +14,7 @@ connection knows (known_head.py) is not parsed again if its whole body came with
 
 ASGI, and so Starlette, gets everything else: other paths, methods and spellings, chunked or
 compressed bodies, `Expect`, offers of an upgrade, JSON so long that a thread parses it, requests of
-browsers, and what the gate refuses. For uvicorn's stop and for the limits of `Connection` a
-`FastRequest` is a cycle like any other.
+browsers, and what the gate refuses. To uvicorn's stop a `FastRequest` is a cycle like any other.
 """
 
 from __future__ import annotations
@@ -70,8 +69,7 @@ class FastProtocol(Connection):
         super().connection_made(transport)
         self._asks_gate = self.gate.asks(self.own_caller)
         self._receiving: FastRequest | None = None  # its body is still to come
-        self._reservation = held = MemoryReservation(self.memory)  # that body, in several reads
-        held.give_up = self._refuse_body
+        self._reservation = MemoryReservation(self.memory, give_up=self._refuse_body)  # that body
         self._known: KnownHeads | None = None  # once there is something to know
 
     def learn(self) -> None:
@@ -356,12 +354,11 @@ def _found(connection: FastProtocol, data: bytes, at: int) -> Found | None:
     if connection.flow.write_paused or not connection.cycle.response_complete:
         return None
     found = None if connection.memory.is_full else known.find(data, at)
-    if found is None:
-        return None
-    head = found[0]
-    if connection.shared.endpoints.get(head.path) is not head.endpoint:
-        known.forget(head)
-        return None
+    if found is not None:
+        head = found[0]
+        if connection.shared.endpoints.get(head.path) is not head.endpoint:
+            known.forget(head)
+            return None
     return found
 
 

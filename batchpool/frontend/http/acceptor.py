@@ -73,6 +73,7 @@ class Accepted(NamedTuple):
         return not found or (self.address != UNIX and b"\n" not in found)
 
 
+# methods: a connection's way from the kernel to its protocol, of which each step can be the last.
 class Acceptor:
     """The listening sockets of one front end. `connect` gives a connection its protocol.
 

@@ -198,10 +198,12 @@ class MemoryReservation:
 
     __slots__ = ("_budget", "flow", "give_up", "size")
 
-    def __init__(self, budget: MemoryBudget, flow: int = 0) -> None:
+    def __init__(
+        self, budget: MemoryBudget, flow: int = 0, *, give_up: GiveUp | None = None
+    ) -> None:
         self._budget = budget
         self.flow = flow
-        self.give_up: GiveUp | None = None
+        self.give_up = give_up
         self.size = 0
 
     def grow_to(self, size: int) -> None:

@@ -64,6 +64,7 @@ def test_a_timeout_beyond_all_time_still_fits_the_deadline_word(timeout_s: float
         ({"timeout_s": "3"}, "timeout_s is '3'; a positive number was expected"),
         ({"parameters": ["k"]}, "parameters is ['k']; a dict was expected"),
         ({"outputs": 1}, "outputs is 1; a list of names was expected"),
+        ({"outputs": "y"}, "outputs is 'y'; a list of names was expected"),
         ({"priority": 3.0}, "priority is 3.0; 0 to 255 was expected"),
         ({"outputs": ["y", "z"]}, "model 'm' has no output 'z'; it has 'y'"),
     ],

@@ -12,8 +12,10 @@ from batchpool.models.extras import (
     check_attention,
     check_tokenizer,
     check_weights,
+    extra,
     file_at,
     folder_with,
+    lines_of,
 )
 from batchpool.models.text_classifier import TextClassifier
 from tests.unit.models.text_folders import rewrite
@@ -22,6 +24,44 @@ from tests.unit.models.text_folders import rewrite
 def weights(path: Path) -> None:
     """A whole file of safetensors, without tensors."""
     path.write_bytes((2).to_bytes(8, "little") + b"{}")
+
+
+def test_a_package_that_is_not_installed_is_told_with_its_command() -> None:
+    with (
+        pytest.raises(
+            RuntimeError, match=r"needs the package no_such_package, .* 'batchpool\[onnx\]'"
+        ),
+        extra("onnx"),
+    ):
+        import no_such_package  # type: ignore[import-not-found]  # noqa: F401
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_packages_that_cannot_be_imported_are_told_with_the_first_cause(wrapped: bool) -> None:
+    with pytest.raises(RuntimeError) as caught, extra("sentence-transformer"):
+        try:
+            raise RuntimeError("operator torchvision::nms does not exist")
+        except RuntimeError as error:
+            if not wrapped:
+                raise
+            # As transformers does, which gives no name of a module.
+            raise ModuleNotFoundError("Could not import module 'PreTrainedModel'.") from error
+    text = str(caught.value)
+    assert text.startswith(
+        "the packages of batchpool[sentence-transformer] are installed, but cannot be imported:"
+        " RuntimeError: operator torchvision::nms does not exist; torch and torchvision must be of"
+        " one build"
+    )
+    assert "--index-url https://download.pytorch.org/whl/cpu" in text
+
+
+def test_the_advice_about_torchvision_is_for_its_errors_alone() -> None:
+    with pytest.raises(RuntimeError) as caught, extra("onnx"):
+        raise ImportError("libcudart.so.13: cannot open shared object file")
+    assert str(caught.value) == (
+        "the packages of batchpool[onnx] are installed, but cannot be imported: ImportError:"
+        " libcudart.so.13: cannot open shared object file"
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,3 +179,16 @@ def test_models_look_for_attention_from_a_hub(tmp_path: Path, model: type) -> No
     rewrite(tmp_path / "config.json", attn_implementation="someone/kernel")
     with pytest.raises(ValueError, match="attention from 'someone/kernel'"):
         model(tmp_path)
+
+
+def test_the_lines_of_a_file_that_an_option_names(tmp_path: Path) -> None:
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"no file /.*/none\.txt, which option labels names; a path",
+    ):
+        lines_of(tmp_path / "none.txt", "labels")
+    (tmp_path / "labels.txt").write_bytes("läbel\nb\n".encode())
+    assert lines_of(tmp_path / "labels.txt", "labels") == ["läbel", "b"]
+    (tmp_path / "labels.txt").write_bytes("läbel".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"labels\.txt, which option labels names, is no UTF-8 at"):
+        lines_of(tmp_path / "labels.txt", "labels")

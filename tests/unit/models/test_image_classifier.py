@@ -118,13 +118,17 @@ def test_what_is_no_classifier_is_told(folder: Path, tmp_path: Path) -> None:
     ):
         made(tmp_path / "w.safetensors")
     path = folder / "shufflenet_v2_x0_5.safetensors"
-    with pytest.raises(ValueError, match="torchvision has no classifier 'resnet1'; set the option"):
-        made(path, architecture="resnet1").load("cpu")
+    with pytest.raises(ValueError, match=r"no classifier 'resnet17' .near it: resnet1.*; set"):
+        made(path, architecture="resnet17").load("cpu")
     with pytest.raises(RuntimeError, match=r"size mismatch|Missing key"):
         made(path, architecture="squeezenet1_1").load("cpu")
     (tmp_path / "two").write_text("a\nb\n")
-    with pytest.raises(ValueError, match=r"2 labels for the 7 classes of .*x0_5.safetensors"):
-        made(path, labels=tmp_path / "two").load("cpu")
+    refused = r"option labels names a file of 2 lines, and .*x0_5{} has 7 classes; a line for each"
+    with pytest.raises(ValueError, match=refused.format(".safetensors")):
+        made(path, labels=tmp_path / "two")
+    pickled = made(folder / "shufflenet_v2_x0_5-3a.pth", labels=tmp_path / "two", trust=True)
+    with pytest.raises(ValueError, match=refused.format("-3a.pth")):
+        pickled.load("cpu")
 
 
 def test_pickled_weights_need_trust(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from base64 import b64encode
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,10 @@ def test_broken_pictures_are_told_what_is_wrong() -> None:
     head = b"RIFF\x08\0\0\0WEBP"
     assert refusal(head) == "image cannot be decoded: the head of this WebP is broken"
     assert refusal(b"RIFF\x08\0\0\0WAVE").startswith("image is no JPEG, PNG or WebP: 12 bytes")
+    for form in ("JPEG", "PNG", "WEBP"):
+        encoded = b64encode(written(photo(), form))
+        for text in (encoded, b"data:image/x;base64," + encoded):
+            assert 'that is base64: in JSON write {"b64": "..."}' in refusal(text)
     assert refusal(b"") == "image is no JPEG, PNG or WebP: 0 bytes that begin with b''"
 
 

@@ -13,6 +13,7 @@ from batchpool.core.errors import Forbidden, InvalidRequest, Overloaded, PoolErr
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from batchpool.wire.embeddings import EmbeddingModel, embedding_answer, read_embedding_request
 from batchpool.wire.openai import error_headers, error_object, is_openai_path
+from batchpool.wire.text_routes import check_makes_texts
 
 TEXT = Tensor("text", "bytes", (), max_bytes=64)
 VECTOR = Tensor("vector", "float32", (2,))
@@ -38,6 +39,16 @@ def test_a_vector_of_any_float_is_an_embedding(dtype: str) -> None:
 def test_an_output_that_counts_tokens_may_stand_before_or_behind_it() -> None:
     for outputs in ([VECTOR, TOKENS], [TOKENS, VECTOR]):
         assert model(*outputs).outputs == ["vector", "prompt_tokens"]
+
+
+def test_a_model_that_embeds_is_asked_for_texts() -> None:
+    """Chats and completions name the path of embeddings, not one of the other protocol."""
+    with pytest.raises(
+        InvalidRequest, match=r"^'m' is no generator and makes no texts; ask it at /v1/embeddings$"
+    ):
+        check_makes_texts(spec([TEXT], [VECTOR]))
+    with pytest.raises(InvalidRequest, match=r"ask it at /v2/models/m/infer$"):
+        check_makes_texts(spec([Tensor("x", "float32", (2,))], [VECTOR]))
 
 
 @pytest.mark.parametrize(

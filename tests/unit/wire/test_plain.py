@@ -316,8 +316,11 @@ def test_what_is_wrong_is_said_with_what_works(body: Any, message: str) -> None:
         ({"instances": ["a"]}, "has 2 inputs, so 'instances' must name them: 'ids', 'text'"),
         ({"ids": [[1]]}, "input 'text' of model 'mixed' is missing"),
         ({"ids": [[1.5]], "text": ["a"]}, "the value 1.5 does not fit int64"),
-        ({"ids": [[1]], "text": [{"b64": 1}]}, r'a string or {"b64": "..."} was expected'),
-        ({"ids": [[1]], "text": [{"b64": "?"}]}, r"^{\"b64\": '\?'}: "),
+        (
+            {"ids": [[1]], "text": [{"b64": 1}]},
+            "input 'text': {'b64': 1}: a string or",
+        ),
+        ({"ids": [[1]], "text": [{"b64": "?"}]}, r"^input 'text': {\"b64\": '\?'} is no base64: "),
         ({"ids": [[1]], "text": [5]}, "input 'text'"),
     ],
 )

@@ -141,6 +141,19 @@ def test_a_short_form_in_a_file_is_told_what_to_write(folder: Path, name: str) -
         load_class(name)
 
 
+def test_the_ending_of_a_file_is_told_to_be_left_out(folder: Path) -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"packages; write load_class_here:Known$"):
+        load_class("load_class_here.py:Known")
+
+
+def test_a_misspelt_short_form_that_names_a_package_is_told(folder: Path) -> None:
+    """`sentence_transformers:FOLDER` names the package, in which there is no such class."""
+    (folder / "sentence_transformerz.py").write_text("Other = 1\n")
+    with pytest.raises(AttributeError, match='did you mean "sentence_transformer:bge"'):
+        load_class("sentence_transformerz:bge")
+    sys.modules.pop("sentence_transformerz")
+
+
 @pytest.mark.parametrize("name", ["load_class_here", "load_class_here:", ":Known", ""])
 def test_a_name_has_two_parts(folder: Path, name: str) -> None:
     with pytest.raises(ImportError, match="is not of the form MODULE:CLASS"):

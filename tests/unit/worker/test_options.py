@@ -100,7 +100,10 @@ def test_a_text_of_the_command_line_has_the_type_of_the_argument(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"layers": 1}, "option path is missing; Takes has the options path: Path, layers: Anno"),
+        (
+            {"layers": 1},
+            "option path is missing; Takes has .* path: Path, layers: int >= 1",
+        ),
         ({"pth": "x"}, r'unknown option pth = "x"; did you mean "path"\?; Takes has the options'),
         ({"path": "x", "zzz": 1}, "unknown option zzz = 1; Takes has the options"),
         ({"path": 3}, "option path = 3: .*expected"),
@@ -121,6 +124,23 @@ def test_what_does_not_fit_is_told_with_all_options(options: dict[str, Any], tex
     with pytest.raises(ConfigError, match=text) as caught:
         converted_options(Takes, options)
     assert "kind: Literal['a', 'b'] = 'a'" in str(caught.value)
+
+
+Kind = Literal["a", "b"]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+
+
+class TakesAliases(Plain):
+    def __init__(self, kind: Kind = "a", share: Share = 0.5) -> None: ...
+
+
+def test_a_type_with_a_name_of_its_own_is_told_by_its_values_and_bounds() -> None:
+    with pytest.raises(ConfigError) as caught:
+        converted_options(TakesAliases, {"k": 1})
+    assert str(caught.value).endswith(
+        "; TakesAliases has the options kind: Literal['a', 'b'] = 'a', share: float > 0 and <= 1 ="
+        " 0.5"
+    )
 
 
 def test_a_class_without_options_says_so() -> None:

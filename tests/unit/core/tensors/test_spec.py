@@ -130,8 +130,8 @@ X = Tensor("x", "float32", (4,))
     ("build", "text"),
     [
         (lambda: ModelSpec("m", "jax", (X,), (X,)), "model 'm': framework must be 'torch' or"),
-        (lambda: ModelSpec("m", "numpy", (), (X,)), "model 'm': needs at least one input"),
-        (lambda: ModelSpec("m", "numpy", (X,), ()), "model 'm': needs at least one input"),
+        (lambda: ModelSpec("m", "numpy", (), (X,)), "it has no input: expected inputs ="),
+        (lambda: ModelSpec("m", "numpy", (X,), ()), "it has no output: expected outputs ="),
         (lambda: model(X, X), "model 'm': 'x' stands twice in its inputs"),
         (lambda: model(X, outputs=(X, X)), "model 'm': 'x' stands twice in its outputs"),
         (

@@ -162,7 +162,8 @@ def test_what_is_wrong_is_one_line_with_the_place(models: Path) -> None:
         "model other:Thing: TypeError: other:Thing is not a subclass of batchpool.Model"
     )
     assert refusal("empty:Nothing") == (
-        "model empty:Nothing: model 'nothing': needs at least one input and one output"
+        "model empty:Nothing: model 'nothing': needs at least one input and one output; it has no"
+        " input: expected inputs = [bp.Tensor(...), ...]"
     )
 
 

@@ -109,11 +109,11 @@ def _not_opened(raw: bytes) -> str:
             return f"image cannot be decoded: the head of this {form} is broken"
     return (
         f"image is no JPEG, PNG or WebP: {len(raw)} bytes that begin with"
-        f" {raw[:8]!r}{_base64_remark(raw)}"
+        f" {raw[:8]!r}{_encoded_remark(raw)}"
     )
 
 
-def _base64_remark(raw: bytes) -> str:
+def _encoded_remark(raw: bytes) -> str:
     """The end of the refusal of a picture that came as base64; "" for any other bytes."""
     if not raw.startswith(_AS_BASE64):
         return ""

@@ -98,7 +98,7 @@ class AdmittedLane:
         if self.reservations is None:
             self._quick = QuickAdmission(
                 number, lane, self._buckets, self._own_flow, self._first if later else -1,
-                self._are_inside_arena, few=few, runs=runs,
+                few=few, runs=runs,
             )  # fmt: skip
         self._run_least = few + 1 if runs else lane.slots + 1
         self._state = lane.scalars("state")
@@ -134,7 +134,9 @@ class AdmittedLane:
         n = len(entries)
         if n == 0:
             return _NO_ROWS
-        quick = None if self._quick is None else self._quick.admit(entries)
+        quick = None
+        if self._quick is not None:
+            quick = self._quick.admit(entries, self._are_inside_arena)
         if quick is not None:
             rows = quick
         else:

@@ -7,7 +7,7 @@ side. To copy a header column of neighbours takes a third of the time of picking
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn
 from batchpool.core.tensors.dtypes import Array
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import U64, unpack
+
+AreInsideArena: TypeAlias = Callable[[Sequence[int]], bool]
 
 _SUBMITTED, _QUEUED = int(SlotState.SUBMITTED), int(SlotState.QUEUED)
 RUN_MOST: Final = 256  # neighbours that are admitted at once; more are admitted as any others
@@ -45,9 +47,8 @@ class QuickAdmission:
     """The admission of few rows, and of rows in neighbouring slots, of one lane.
 
     own_flow: of all rows; None where each row carries its flow. first: the number of the lane's
-    first stage, of several, else -1. are_inside_arena: False, with the lane broken, where a row of
-    these slots does not stand in the arena. few: so many rows at most are read as plain numbers.
-    runs: neighbours are read by slices.
+    first stage, of several, else -1. few: so many rows at most are read as plain numbers. runs:
+    neighbours are read by slices.
     """
 
     def __init__(
@@ -57,7 +58,6 @@ class QuickAdmission:
         buckets: InputBuckets,
         own_flow: int | None,
         first: int,
-        are_inside_arena: Callable[[Sequence[int]], bool],
         *,
         few: int = FEW_ROWS,
         runs: bool = True,
@@ -67,7 +67,6 @@ class QuickAdmission:
         self._carry_flow: Final = own_flow is None
         self._first = first
         self._large: Final = bool(lane.arena_inputs)
-        self._are_inside_arena = are_inside_arena
         self._few_most = few
         self._run_most = RUN_MOST if runs else 0
         self._rows: I64 = np.zeros((QUEUE_COLUMNS, RUN_MOST), dtype=np.int64)
@@ -85,21 +84,23 @@ class QuickAdmission:
         if first >= 0:
             self._stage = lane.scalars("stage")
 
-    def admit(self, entries: U64) -> I64 | None:
+    def admit(self, entries: U64, are_inside_arena: AreInsideArena) -> I64 | None:
         """Admit rows by at least one ring entry; the caller advances the ring.
 
+        are_inside_arena: tells whether the rows of these slots stand in the lane's arena. It is not
+        kept, since it belongs to the one who keeps this: a circle would hold the lane's memory.
         Returns the rows [QUEUE_COLUMNS, n], valid until the next call. None, with nothing done,
         where they are too many or not in the order of slots, and where an entry is stale or wrong.
         """
         n = len(entries)
         may_be_run = n > self._few_most or n >= _RUN_LEAST
-        if may_be_run and n <= self._run_most and self._admit_run(entries):
+        if may_be_run and n <= self._run_most and self._admit_run(entries, are_inside_arena):
             return self._rows[:, :n]
-        if n <= self._few_most and self._admit_few(entries.tolist()):
+        if n <= self._few_most and self._admit_few(entries.tolist(), are_inside_arena):
             return self._rows[:, :n]
         return None
 
-    def _admit_run(self, entries: U64) -> bool:
+    def _admit_run(self, entries: U64, are_inside_arena: AreInsideArena) -> bool:
         lane, n = self._lane, len(entries)
         slots, sequences = unpack(entries)
         first = first_of_run(slots)
@@ -111,7 +112,7 @@ class QuickAdmission:
             return False
         if lane.sequence[here].tobytes() != sequences.tobytes():
             return False
-        if self._large and not self._are_inside_arena(range(first, end)):
+        if self._large and not are_inside_arena(range(first, end)):
             return False
         rows = self._rows
         rows[QueueColumn.SLOT, :n] = slots
@@ -133,7 +134,7 @@ class QuickAdmission:
         lane.state[here] = _QUEUED
         return True
 
-    def _admit_few(self, entries: list[int]) -> bool:
+    def _admit_few(self, entries: list[int], are_inside_arena: AreInsideArena) -> bool:
         state, sequence, slots, last = self._state, self._sequence, [], -1
         for entry in entries:
             slot = entry & 0xFFFFFFFF
@@ -143,7 +144,7 @@ class QuickAdmission:
                 return False
             slots.append(slot)
             last = slot
-        if self._large and not self._are_inside_arena(slots):
+        if self._large and not are_inside_arena(slots):
             return False
         at, attempt = self._at, self._attempt
         for k, slot in enumerate(slots):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -51,6 +54,22 @@ def test_rows_come_in_as_through_any_lane(n: int) -> None:
     assert rows[QueueColumn.PRIORITY].tolist() == [200] * n
     assert road.lane.state[rows[QueueColumn.SLOT]].tolist() == [SlotState.QUEUED] * n
     assert road.damage == []
+
+
+@pytest.mark.parametrize("n", [1, 7])
+def test_a_lane_that_is_dropped_is_freed_at_once(n: int) -> None:
+    """Left to the garbage collector, its memory and its client's bell would stay until it runs."""
+    road = Road()
+    road.send(n)
+    road.client.flush()
+    assert road.side.admit().shape[1] == n
+    side = weakref.ref(road.side)
+    gc.disable()
+    try:
+        del road.side
+        assert side() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from batchpool.batcher.quick_admission import QuickAdmission
+from batchpool.batcher.quick_admission import AreInsideArena, QuickAdmission
 from batchpool.core.layout.states import SlotState
 from batchpool.shm.lane import Lane
 from batchpool.shm.ring import unpack
@@ -17,12 +17,12 @@ from tests.sim.mutations import Always, Patch
 def any_sequence_is_admitted_alone(patch: Patch) -> None:
     admit_few = QuickAdmission._admit_few
 
-    def trusting(self: QuickAdmission, entries: list[int]) -> bool:
+    def trusting(self: QuickAdmission, entries: list[int], inside: AreInsideArena) -> bool:
         if len(entries) > 1:
-            return admit_few(self, entries)
+            return admit_few(self, entries, inside)
         real, self._sequence = self._sequence, Always(self._sequence, entries[0] >> 32)
         try:
-            return admit_few(self, entries)
+            return admit_few(self, entries, inside)
         finally:
             self._sequence = real
 
@@ -32,10 +32,10 @@ def any_sequence_is_admitted_alone(patch: Patch) -> None:
 def any_state_is_admitted_alone(patch: Patch) -> None:
     admit_few = QuickAdmission._admit_few
 
-    def trusting(self: QuickAdmission, entries: list[int]) -> bool:
+    def trusting(self: QuickAdmission, entries: list[int], inside: AreInsideArena) -> bool:
         real, self._state = self._state, Always(self._state, SlotState.SUBMITTED)
         try:
-            return admit_few(self, entries)
+            return admit_few(self, entries, inside)
         finally:
             self._state = real
 
@@ -67,11 +67,11 @@ class _SaidColumn:
 def _trusting_in_runs(patch: Patch, said: Callable[[Any], dict[str, Any]]) -> None:
     admit_run = QuickAdmission._admit_run
 
-    def trusting(self: QuickAdmission, entries: Any) -> bool:
+    def trusting(self: QuickAdmission, entries: Any, inside: AreInsideArena) -> bool:
         real = self._lane
         self._lane = cast("Lane", _Said(real, said(entries)))
         try:
-            return admit_run(self, entries)
+            return admit_run(self, entries, inside)
         finally:
             self._lane = real
 

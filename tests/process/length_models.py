@@ -16,6 +16,8 @@ from tests.process.models import Numpy, note
 from tests.process.staged_models import write_down
 
 LONGEST = 4096
+# Longer than the batches of which more than two are sent ahead, whatever the machine.
+INFER_S = 0.01
 
 
 class Lengths(Numpy):
@@ -40,4 +42,5 @@ class Lengths(Numpy):
 
     def infer(self, batch: bp.Batch) -> dict[str, Any]:
         write_down("run", batch["tag"].tolist())
+        time.sleep(INFER_S)
         return {"length": batch.sizes["ids"][:, 0]}

@@ -239,7 +239,7 @@ _PUSH_DONE = """        try:
 _RING_CLIENT = """            return
         self.ring_client()
 """
-_BY_ARRAYS = "None if self._quick is None else self._quick.admit(entries)", "None"
+_BY_ARRAYS = "if self._quick is not None:\n            quick =", "if False:\n            quick ="
 _CHECK_ONE = "if state[slot] != _SUBMITTED or sequence[slot] != entry >> 32:"
 _NO_ENTRY = """        if n == 0:
             return _NO_ROWS

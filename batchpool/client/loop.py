@@ -59,6 +59,7 @@ class ClientLoop:
         self._flush_planned = False
         self._streaming: dict[LaneClient, StreamingSlots] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}  # in their order, quick to leave
+        self._reaping = False
         self._timer: asyncio.TimerHandle | None = None
         self._resting = False  # the next look is too late for a deadline that comes now
         self._loop.add_reader(session.bell.fd, self._on_bell)
@@ -84,6 +85,14 @@ class ClientLoop:
             lane_client.flush()
         self._dirty.clear()
         self.session.ring()
+
+    def exchange(self) -> None:
+        """Publish what was submitted in this iteration, and take what is done, before the loop
+        looks for the bell. It may be called within `finished` of a listener."""
+        if self.over or self._reaping:
+            return
+        self.flush()
+        self._reap()
 
     def abandon(self, lane_client: LaneClient, pending: PendingRequest) -> None:
         """The caller is gone: cancel what has not been dispatched."""
@@ -164,13 +173,11 @@ class ClientLoop:
         self._reap()
 
     def _reap(self) -> None:
-        now_ns = time.monotonic_ns()
-        any_finished = False
-        for lane_client in self.session.lane_set.driven:
-            for pending in lane_client.reap(now_ns):
-                any_finished = True
-                if not pending.tag.finished(pending):
-                    lane_client.release(pending)
+        self._reaping = True
+        try:
+            any_finished = self._reap_rows()
+        finally:
+            self._reaping = False
         if self._streaming:
             for slots in tuple(self._streaming.values()):  # a sequence may end meanwhile
                 slots.look()
@@ -178,6 +185,17 @@ class ClientLoop:
             self.session.let_go()
         if any_finished or self._waiting:
             self.wake_waiting()
+
+    def _reap_rows(self) -> bool:
+        """Tell listeners that their rows are done; returns whether there were any."""
+        now_ns = time.monotonic_ns()
+        any_finished = False
+        for lane_client in self.session.lane_set.driven:
+            for pending in lane_client.reap(now_ns):
+                any_finished = True
+                if not pending.tag.finished(pending):
+                    lane_client.release(pending)
+        return any_finished
 
     def _on_control(self) -> None:
         if self.session.is_over():

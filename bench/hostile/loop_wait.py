@@ -3,7 +3,7 @@
     python -m bench.hostile.loop_wait [--requests 400] [--save FILE.json]
 
 A front end without a pool in one process: real sockets, connections, endpoint and lane; rows are
-done as soon as they were handed over. Before every turn of the loop each hostile caller, from an
+done as soon as they were handed over, between turns or within one. Before every turn of the loop each hostile caller, from an
 address of its own, has sent as much as its sockets take, so that each turn finds all that it may
 find. What is told, in CPU time of the loop's thread, which other programs of the machine hardly
 change, is how long a turn takes, how long until the row of a request on a connection that is open
@@ -32,6 +32,7 @@ from batchpool.frontend.fast.protocol import fast_protocol
 from batchpool.frontend.http.acceptor import Accepted
 from batchpool.frontend.http.background import BackgroundThread
 from batchpool.frontend.http.connection import Connection
+from batchpool.frontend.http.loop_scheduler import LoopScheduler
 from batchpool.frontend.parser.process import ParserProcess
 from batchpool.frontend.process import raise_gc_thresholds
 from batchpool.frontend.server import Server
@@ -163,6 +164,7 @@ class Honest:
         self._is_new = self._waits = False
         self._unsent = b""
         self._spent_s = 0.0
+        self._has_come_s = 0.0  # the CPU time until its answer, if that was seen within a turn
         self._turn_s = 0.0  # the loop's CPU time when this turn began
         self.answered_ms: list[float] = []
         self.steps_ms: dict[str, list[float]] = {step: [] for step in STEPS}
@@ -174,9 +176,11 @@ class Honest:
                 self._unsent = self._unsent[self._sock.send(self._unsent) :]
                 answer = self._sock.recv(_BUFFER_BYTES)
                 assert answer.startswith(b"HTTP/1.1 200"), answer[:300]
-                if not self._is_new:
-                    self.answered_ms.append(self._spent_s * 1e3)
-                self._reach(ANSWERED, 0.0)
+                took_ms = (self._has_come_s or self._spent_s) * 1e3
+                if self._is_new:
+                    self.steps_ms[ANSWERED].append(took_ms)
+                else:
+                    self.answered_ms.append(took_ms)
                 self._waits, self._rests = False, dice.randrange(_QUIET_TURNS)
         elif self._rests:
             self._rests -= 1
@@ -186,8 +190,17 @@ class Honest:
                 self._sock.close()
                 self._sock = connect(self._port, HONEST)
             self._waits, self._unsent, self._spent_s = True, _REQUEST, 0.0
+            self._has_come_s = 0.0
             with suppress(BlockingIOError):
                 self._unsent = self._unsent[self._sock.send(self._unsent) :]
+
+    def look(self) -> None:
+        """Within a turn: has the answer come?"""
+        if not self._waits or self._unsent or self._has_come_s:
+            return
+        with suppress(OSError):
+            if self._sock.recv(1, socket.MSG_PEEK):
+                self._has_come_s = self._spent_s + time.thread_time() - self._turn_s
 
     def begin_turn(self) -> None:
         self._turn_s = time.thread_time()
@@ -200,11 +213,8 @@ class Honest:
 
     def reach(self, step: str) -> None:
         """The front end has come to this step with the request, within a turn."""
-        if self._waits:
-            self._reach(step, time.thread_time() - self._turn_s)
-
-    def _reach(self, step: str, in_turn_s: float) -> None:
-        if self._is_new:
+        if self._waits and self._is_new:
+            in_turn_s = time.thread_time() - self._turn_s
             self.steps_ms[step].append((self._spent_s + in_turn_s) * 1e3)
 
 
@@ -220,10 +230,21 @@ class Observed(Server):
         super()._connect(accepted)
 
 
-def observed_protocol(view: PoolView, honest: Callable[[], Honest | None]) -> type[Connection]:
+def observed_protocol(
+    view: PoolView, session: UnattachedSession, honest: Callable[[], Honest | None]
+) -> type[Connection]:
     """The connections of a front end, which tell the same."""
 
+    def exchange() -> None:
+        view.client_loop.flush()
+        session.complete()
+        view.client_loop.exchange()
+        if (found := honest()) is not None:
+            found.look()
+
     class ObservedConnection(fast_protocol(view)):  # type: ignore[misc]
+        scheduler = LoopScheduler(exchange)
+
         def data_received(self, data: bytes) -> None:
             self._tell(READ)
             super().data_received(data)
@@ -280,7 +301,7 @@ async def _serve(session: UnattachedSession, ends: ExitStack) -> tuple[Observed,
         build_app(view, None),
         drain_s=1.0,
         give_up=client_loop.close,
-        protocol=observed_protocol(view, lambda: server.honest),
+        protocol=observed_protocol(view, session, lambda: server.honest),
     )
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)

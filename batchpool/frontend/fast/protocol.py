@@ -393,7 +393,7 @@ def fast_protocol(view: PoolView) -> type[FastProtocol]:
         "access": view.access,
         "memory": view.memory,
         "turns": ReadTurns(),
-        "scheduler": LoopScheduler(view.client_loop.flush),
+        "scheduler": LoopScheduler(view.client_loop.exchange),
         "metrics": view.endpoints.no_model,
         "limits": ConnectionLimits.of(view.session.server),
     }

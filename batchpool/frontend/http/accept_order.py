@@ -66,6 +66,15 @@ class AcceptOrder(Generic[_Waiting]):
             del self._waiting[origin]
         return taken
 
+    def give_up(self) -> list[_Waiting]:
+        """Of the origin with most waiting connections the later half, which wait no longer."""
+        if not self._waiting:
+            return []
+        queue = max(self._waiting.values(), key=len)
+        given_up = [queue.pop() for _ in range(len(queue) // 2)]
+        self._size -= len(given_up)
+        return given_up
+
     def _count(self, origin: str, one: float) -> None:
         """Add a connection to the count. one: the logarithm of a count of 1 now."""
         before = self._counts.pop(origin, -math.inf)

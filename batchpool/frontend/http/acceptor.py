@@ -18,7 +18,9 @@ its other connections keep the loop busy meanwhile, so that each turn is long, a
 hundreds that come together would wait for the requests of all before it again and again.
 
 A connection whose caller has left without a request is closed without a protocol. A silent one ends
-after `silent_s`, as an idle one does after its own time.
+after `silent_s`, as an idle one does after its own time. Where `_MOST_WAITING` wait, half of
+those of the origin that has most of them are closed; if it has but one, others stay with the
+kernel.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _TURN_SPEAKERS = 256  # connections whose first bytes are seen in a turn
 _TURN_CONNECTIONS = 2
 _ALONE_TURN_CONNECTIONS = 32  # take 1.5 ms, for which a caller of another origin may have to wait
 _TURN_LEFT = _TURN_ACCEPTS  # closed in a turn, since their callers have left
-_MOST_WAITING = 8192  # while so many wait, others stay with the kernel
+_MOST_WAITING = 8192
 _LAST_LOOKS = 256  # for what has come by the end; more than all that the kernel may have
 _FIRST_BYTES = select.EPOLLIN | select.EPOLLRDHUP
 _LOOK_BYTES = 1 << 16
@@ -173,6 +175,8 @@ class Acceptor:
         # The first bytes of a connection have mostly come by the time that it is accepted.
         self._hear_silent()
         self._close_left()
+        if len(self._order) >= _MOST_WAITING:
+            self._close_crowd()
         if not self._turn_is_due:
             self._take_turn()
         for accepted in self._spoke:
@@ -233,6 +237,18 @@ class Acceptor:
         for fd, _ in self._waiting_epoll.poll(0, _TURN_LEFT):
             accepted = self._waiting[fd]
             if accepted.has_left():
+                self._end_wait(fd)
+                accepted.sock.close()
+
+    def _close_crowd(self) -> None:
+        """Close those that came last of the origin with most waiting connections.
+
+        To leave connections with the kernel instead would make others wait behind the crowd, since
+        the kernel gives them in the order in which they came.
+        """
+        for accepted in self._order.give_up():
+            fd = accepted.sock.fileno()
+            if fd >= 0:  # it was not closed while it waited
                 self._end_wait(fd)
                 accepted.sock.close()
 

@@ -18,6 +18,9 @@ queueing (P. Goyal, H. M. Vin, H. Cheng, 1996), weighted by the time that their 
 
 Within an origin its connections and tasks take turns, one piece of work each.
 
+In a turn that is full rows are exchanged with the pool every `_EXCHANGE_S`: what somebody has
+submitted early in it runs meanwhile, and an answer that has come is sent before its end.
+
 Times are those of the clock. Where a piece seems long, it counts no more than the CPU time that the
 thread has used in it, since other programs, or another thread, may have had the processor.
 """
@@ -34,6 +37,7 @@ _AT_ONCE_S = 0.0005
 _QUEUED_S = 0.0005
 _CREDIT_S = 0.004  # of work, ahead of all others, of an origin that has had little
 _LONG_S = 0.0005  # a piece of work whose CPU time is looked at
+_EXCHANGE_S = 0.0005
 _ALONE_S = 1.0  # without work of another origin, after which an origin waits for nobody
 _KEPT_ORIGINS = 4096  # of which something is known; others have had nothing
 
@@ -60,19 +64,19 @@ class LoopScheduler:
 
     alone: the share of the only origin that has worked of late, which need not be charged. is_full:
     a turn has done as much as it may at once, or work waits: ask `defers` before doing
-    more. hand_over: called before work of the queue is done, so that what was done at once is not
-    held up by it.
+    more. exchange: publishes the rows that were submitted, and takes those that are done. It is
+    called between two pieces of work.
     """
 
     def __init__(
         self,
-        hand_over: Callable[[], None] = _nothing,
+        exchange: Callable[[], None] = _nothing,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self.alone: OriginShare | None = None
         self.is_full = False
-        self._hand_over = hand_over
+        self._exchange = exchange
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._shares: dict[str, OriginShare] = {}  # the one asked for least recently first
@@ -83,6 +87,7 @@ class LoopScheduler:
         self._latest_s = 0.0  # the latest start of any origin
         self._done_s = 0.0  # of the work of this turn
         self._cpu_s = 0.0  # when the piece of work began
+        self._exchanged_s = 0.0  # by the clock, in a turn that was full
         self._turn_ends = False  # `_end_turn` will be called
         self._last: OriginShare | None = None  # whose work was done last
         self._alone_s = 0.0  # by the clock, when that origin is alone
@@ -101,6 +106,8 @@ class LoopScheduler:
         """A piece of work begins; returns what `charge` needs."""
         if not self._turn_ends:
             self._plan_end(loop)
+        if self.is_full:
+            self._exchange_if_due(self._clock())
         self._cpu_s = self._cpu_clock()
         return self._clock()
 
@@ -128,8 +135,10 @@ class LoopScheduler:
 
     def defers(self, share: OriginShare) -> bool:
         """True if work of this origin has to wait. For a scheduler that is full."""
-        if self._clock() >= self._alone_s:
+        now_s = self._clock()
+        if now_s >= self._alone_s:
             return False
+        self._exchange_if_due(now_s)
         return self._done_s >= _AT_ONCE_S or share.start_s > self._virtual_s
 
     def defer(
@@ -149,6 +158,11 @@ class LoopScheduler:
         if not self._turn_ends:
             self._plan_end(loop)
 
+    def _exchange_if_due(self, now_s: float) -> None:
+        if now_s - self._exchanged_s >= _EXCHANGE_S:
+            self._exchanged_s = now_s
+            self._exchange()
+
     def _plan_end(self, loop: asyncio.AbstractEventLoop) -> None:
         self._turn_ends = True
         loop.call_soon(self._end_turn, loop)
@@ -156,7 +170,8 @@ class LoopScheduler:
     def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         self._turn_ends = self.is_full = False
         if self._queue:
-            self._hand_over()
+            self._exchange()
+            self._exchanged_s = self._clock()
             self._done_s = 0.0
             while self._queue and self._done_s < _QUEUED_S:
                 self._do_next(loop)
@@ -175,6 +190,7 @@ class LoopScheduler:
         start_s, _, share = heapq.heappop(self._queue)
         self._virtual_s = max(self._virtual_s, start_s)
         work, counts_s = share.waiting.popleft()
+        self._exchange_if_due(self._clock())
         self._cpu_s = self._cpu_clock()
         begun_s = self._clock()
         try:

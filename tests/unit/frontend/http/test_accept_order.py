@@ -95,3 +95,17 @@ def test_no_more_origins_are_kept_than_that() -> None:
         order.take(1.0)
     assert len(order._counts) == accept_order._KEPT_ORIGINS
     assert "0" not in order._counts
+
+
+def test_the_largest_crowd_gives_up_half_of_its_connections_that_came_last() -> None:
+    order = filled(a=3, b=7, c=1)
+    assert order.give_up() == ["b6", "b5", "b4"]
+    assert len(order) == 8
+    assert [order.take(100.0) for _ in range(8)] == ["a0", "b0", "c0", "a1", "b1", "a2", "b2", "b3"]
+
+
+def test_who_has_one_connection_gives_none_up() -> None:
+    order = filled(a=1, b=1)
+    assert order.give_up() == []
+    assert taken(order, 3) == ["a0", "b0", None]
+    assert order.give_up() == []

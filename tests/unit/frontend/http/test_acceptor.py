@@ -186,14 +186,42 @@ async def test_beyond_a_number_that_waits_others_stay_with_the_kernel(
 ) -> None:
     monkeypatch.setattr(acceptor_module, "_MOST_WAITING", 8)
     with accepting() as scene:
-        for _ in range(40):
-            scene.call(CROWD)
+        for number in range(40):
+            scene.call(f"127.9.8.{number + 1}")
         most = 0
         while len(scene.taken) < 40:
             await asyncio.sleep(0)
             most = max(most, scene.acceptor.size)
         # Those that are accepted in one turn do not wait yet.
         assert 0 < most <= 16
+
+
+@on_loop
+async def test_a_crowd_beyond_that_number_is_closed_in_part_and_a_caller_behind_it_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acceptor_module, "_MOST_WAITING", 64)
+    with accepting() as scene:
+        crowd = [scene.call(CROWD) for _ in range(400)]
+        caller = scene.call(FEW)
+        most, turns = 0, 0
+        while FEW not in scene.order():
+            await asyncio.sleep(0)
+            most = max(most, scene.acceptor.size)
+            turns += 1
+        # Half of those that wait are closed in each turn. The two that a turn takes of them would
+        # have been 200 turns.
+        assert turns < 40
+        assert most <= 128
+        await until(lambda: scene.acceptor.size == 0, "nobody waits any more")
+        assert not scene.acceptor._watched
+        # The first ones are served, and who was closed sees it at once.
+        assert scene.taken[0].sock.getpeername() == crowd[0].getsockname()
+        served = {accepted.sock.getpeername() for accepted in scene.taken}
+        assert {each.getsockname() in served for each in (crowd[0], caller)} == {True}
+        closed = [each for each in crowd if each.getsockname() not in served]
+        assert len(closed) == len(crowd) + 1 - len(scene.taken) > 200
+        assert all(map(is_closed, closed))
 
 
 @on_loop

@@ -43,14 +43,14 @@ class Scene:
 
     def __init__(self) -> None:
         self.now_s = self.cpu_s = 100.0
-        self.handed_over = 0
+        self.exchanges = 0
         self.done: list[str] = []
         self.loop = Loop()
-        self.scheduler = LoopScheduler(self._hand_over, lambda: self.now_s, lambda: self.cpu_s)
+        self.scheduler = LoopScheduler(self._exchange, lambda: self.now_s, lambda: self.cpu_s)
 
-    def _hand_over(self) -> None:
-        self.handed_over += 1
-        self.done.append("handed over")
+    def _exchange(self) -> None:
+        self.exchanges += 1
+        self.done.append("(exchange)")
 
     def work(self, origin: str, took_s: float, preempted_s: float = 0.0) -> None:
         self.now_s += took_s + preempted_s
@@ -97,9 +97,51 @@ def test_a_turn_does_no_more_of_the_queue_than_its_part() -> None:
     crowd(scene)
     for _ in range(5):
         begun_s = scene.now_s
-        assert scene.turn()[0] == "handed over"
+        assert scene.turn()[0] == "(exchange)"
         assert scene.now_s - begun_s <= TURN_S / 2 + PIECE_S
         assert scene.scheduler.is_full
+
+
+def test_rows_are_exchanged_every_so_often_in_a_turn_that_is_full() -> None:
+    scene = Scene()
+    every_s = loop_scheduler._EXCHANGE_S
+    crowd(scene)
+    assert scene.scheduler.is_full
+    before = scene.exchanges
+    for _ in range(10):  # what comes is left for later, which takes some time as well
+        scene.now_s += every_s * 0.6
+        scene.come("stranger 1")
+    assert scene.exchanges - before == 5
+    # Behind each long piece of the queue.
+    while scene.loop.soon:
+        scene.turn()
+    loop = cast(Any, scene.loop)
+    for name in ("w", "x", "y", "z"):
+        scene.scheduler.defer(loop, scene.share(name), partial(scene.work, name, every_s))
+    scene.done.clear()
+    while scene.loop.soon:
+        scene.turn()
+    assert scene.done == [
+        "(exchange)",
+        "w",
+        "(exchange)",
+        "x",
+        "(exchange)",
+        "y",
+        "(exchange)",
+        "z",
+    ]
+
+
+def test_rows_are_not_exchanged_within_a_turn_that_is_not_full() -> None:
+    scene = Scene()
+    for _ in range(4):
+        assert scene.come("a", loop_scheduler._AT_ONCE_S / 9)
+        assert scene.come("b", loop_scheduler._AT_ONCE_S / 9)
+        scene.now_s += 10 * loop_scheduler._EXCHANGE_S
+    assert scene.exchanges == 0
+    scene.turn()
+    assert scene.exchanges == 0
 
 
 def test_the_queue_ends() -> None:
@@ -237,7 +279,7 @@ def test_an_origin_that_had_little_may_ask_several_times_at_once() -> None:
     for _ in range(5):
         scene.turn()
     # The credit, one piece where virtual time is, and of those beyond no more than of others.
-    done = [name for name in scene.done if name != "handed over"]
+    done = [name for name in scene.done if name != "(exchange)"]
     assert set(done[:pieces]) == {"honest"}, done
     assert done.count("honest") <= pieces + 2
 

@@ -8,11 +8,14 @@ such a text is read once more where it fills the model's limit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 import batchpool as bp
+
+Counts: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
 
 TRUNCATED = "truncated"  # the output of models that cut, and the feature that it is made of
 
@@ -38,16 +41,13 @@ def _own_tokens(part: Any) -> int:
     return len(marks) - sum(marks)
 
 
-def refuse_long(
-    batch: bp.Batch, wholes: Sequence[int], lengths: Sequence[int], name: str = "text"
-) -> None:
+def refuse_long(batch: bp.Batch, wholes: Counts, lengths: Counts, name: str = "text") -> None:
     """Fail each row whose text was cut. wholes, lengths: of the texts before and after that."""
-    for row in np.flatnonzero(np.greater(wholes, lengths)):
-        if int(row) in batch.failed:
+    for row, (whole, most) in enumerate(zip(map(int, wholes), map(int, lengths), strict=True)):
+        if whole <= most or row in batch.failed:
             continue
-        whole, most = int(wholes[row]), int(lengths[row])
         text = (
             f"{name} has {whole} tokens; at most {most} are taken: send it in parts, or let the"
             " model cut it with the option truncate = true"
         )
-        batch.fail(int(row), bp.InvalidInput(text, {"tokens": whole, "max_tokens": most}))
+        batch.fail(row, bp.InvalidInput(text, {"tokens": whole, "max_tokens": most}))

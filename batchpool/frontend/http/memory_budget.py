@@ -25,12 +25,12 @@ that never end.
 A number of addresses could still hold all of that, each within its share, and everybody else
 would be refused. So what comes slowly is given up for whoever needs room: of the bodies and heads
 that still arrive, and the responses that callers do not read, those that moved at less than
-`_SLOW_BYTES_S` since they began, a second after that at the earliest, the slowest first. They are
-taken only from who holds half of an equal share of the budget, or more. So strangers shut nobody
-out whose body takes up to half of the budget, however many addresses they have: those who hold less
-than half of an equal share hold less than half of all together, and what the others hold either
-moves on, or goes. And strangers throw no body out that comes faster than that, or of who holds
-little, or that comes faster than their own do.
+`_SLOW_BYTES_S` in the last seconds, or not at all for `_STILL_S`, a second after they began at the
+earliest, the slowest first. They are taken only from who holds half of an equal share of the
+budget, or more. So strangers shut nobody out whose body takes up to half of the budget, however
+many addresses they have: those who hold less than half of an equal share hold less than half of all
+together, and what the others hold either moves on, or goes. And strangers throw no body out that
+comes faster than that, or of who holds little, or that comes faster than their own do.
 
 Callers of a few addresses could fill the budget anew as fast as they can send. So whoever needs
 room, and holds with it at most half of what the largest holder does, gets it from that one where it
@@ -59,8 +59,11 @@ GiveUp: TypeAlias = Callable[[Overloaded], bool]
 _RETRY_AFTER_MS = 1000
 _SHARE = 4
 _RESERVE = 8
-_SLOW_BYTES_S = 256 << 10  # of a body, a head or a response, on average
+_SLOW_BYTES_S = 256 << 10  # of a body, a head or a response
+_STILL_S = 5.0  # what has not moved for so long is slow, however fast it came before
+_MARKS_S = 2.0  # between the times from which a pace is counted, at least
 _YOUNG_S = 1.0  # too young to be called slow
+_LOOK_AGAIN_S = 0.05  # after nothing was slow: a crowd that is refused does not look for each
 _LOOKED_AT = 8  # of what one caller lets stand still; the slowest stand at the front
 
 
@@ -79,6 +82,7 @@ class MemoryBudget:
         self.body_bytes = body_bytes
         self.held_bytes = 0
         self.is_full = False
+        self._none_slow_until_s = -math.inf
         # Bytes held by origin, which no caller can make up; without those who hold nothing.
         self._callers: dict[int, int] = {}
         # What may be given up, by origin; what has stood still for longest comes first.
@@ -162,19 +166,25 @@ class MemoryBudget:
 
     def _slow(self, own: int) -> list[MemoryReservation]:
         """The reservations of other origins than this one that come slowly, the slowest first."""
-        holders = len(self._callers) + (own not in self._callers)
-        least_bytes = self._most_arriving() // (2 * holders)
         now_s = self.clock()
+        if now_s < self._none_slow_until_s:
+            return []
         paces = [
             (pace, reservation)
-            for reservation in self._of_holders(own, least_bytes)
+            for reservation in self._of_holders()
             if (pace := reservation.pace(now_s)) < _SLOW_BYTES_S
         ]
-        return [reservation for _, reservation in sorted(paces, key=lambda pair: pair[0])]
+        if not paces:  # of nobody, whoever asks: so that nobody keeps others from looking
+            self._none_slow_until_s = now_s + _LOOK_AGAIN_S
+        paces.sort(key=lambda pair: pair[0])
+        return [each for _, each in paces if origin_of(each.flow) != own]
 
-    def _of_holders(self, own: int, least_bytes: int) -> Iterator[MemoryReservation]:
+    def _of_holders(self) -> Iterator[MemoryReservation]:
+        """The reservations that may be given up of those who hold half of an equal share or more,
+        where one more than they are has such a share."""
+        least_bytes = self._most_arriving() // (2 * (len(self._callers) + 1))
         for origin, kept in self._yielding.items():
-            if origin != own and self._callers.get(origin, 0) >= least_bytes:
+            if self._callers.get(origin, 0) >= least_bytes:
                 yield from islice(kept, _LOOKED_AT)
 
     def _most_arriving(self) -> int:
@@ -245,7 +255,19 @@ class MemoryReservation:
     must go on; None for what is never given up. To be set while nothing is held.
     """
 
-    __slots__ = ("_began_s", "_budget", "_moved_bytes", "flow", "give_up", "size")
+    __slots__ = (
+        "_before_s",
+        "_began_s",
+        "_budget",
+        "_bytes_at_mark",
+        "_bytes_before",
+        "_mark_s",
+        "_moved_bytes",
+        "_moved_s",
+        "flow",
+        "give_up",
+        "size",
+    )
 
     def __init__(
         self, budget: MemoryBudget, flow: int = 0, *, give_up: GiveUp | None = None
@@ -254,14 +276,20 @@ class MemoryReservation:
         self.flow = flow
         self.give_up = give_up
         self.size = 0
-        self._began_s = 0.0
+        self._began_s = self._moved_s = 0.0
         self._moved_bytes = 0
+        # The pace is that since the mark before the last one.
+        self._before_s = self._mark_s = 0.0
+        self._bytes_before = self._bytes_at_mark = 0
 
     def pace(self, now_s: float) -> float:
-        """The bytes a second that came, or went, since something is held; of what is young, no
-        less than any other."""
-        age_s = now_s - self._began_s
-        return self._moved_bytes / age_s if age_s >= _YOUNG_S else math.inf
+        """The bytes a second that came, or went, lately; of what is young, no less than of any
+        other."""
+        if now_s - self._began_s < _YOUNG_S:
+            return math.inf
+        if now_s - self._moved_s >= _STILL_S:
+            return 0.0
+        return (self._moved_bytes - self._bytes_before) / (now_s - self._before_s)
 
     def grow_to(self, size: int) -> None:
         """Record that `size` bytes are held by now, which may be fewer than before.
@@ -308,8 +336,13 @@ class MemoryReservation:
 
     def _move(self, size: int) -> None:
         """Note that the size changes to this one."""
+        self._moved_s = now_s = self._budget.clock()
         if not self.size:
-            self._began_s, self._moved_bytes = self._budget.clock(), 0
+            self._began_s = self._before_s = self._mark_s = now_s
+            self._moved_bytes = self._bytes_before = self._bytes_at_mark = 0
+        elif now_s - self._mark_s >= _MARKS_S:
+            self._before_s, self._bytes_before = self._mark_s, self._bytes_at_mark
+            self._mark_s, self._bytes_at_mark = now_s, self._moved_bytes
         self._moved_bytes += abs(size - self.size)
         if size:
             self._budget.may_yield(self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 
 import pytest
 from hypothesis import given
@@ -66,139 +66,6 @@ def test_nothing_young_is_given_up_for_who_holds_more_than_half_as_much() -> Non
     assert not any(each.error for each in held)
     MemoryReservation(memory, 3).grow_to(150)
     assert [each.error is not None for each in held] == [True] * 2 + [False] * 5
-
-
-class Clock:
-    """A clock that a test moves. now_s: seconds."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-KIB = 1 << 10
-BODY = 7 * MIB
-SIZE = 96 * MIB  # of which 84 may arrive
-
-
-def of_strangers(memory: MemoryBudget, number: int) -> list[Held]:
-    """Bodies of as many addresses that take all that may arrive."""
-    return [Held(memory, 1000 + at, 84 * MIB // number) for at in range(number)]
-
-
-@pytest.mark.parametrize("number", [12, 13, 40, 500])
-@pytest.mark.parametrize("body", [BODY, 40 * MIB])
-def test_a_newcomer_gets_in_whatever_a_number_of_strangers_hold(number: int, body: int) -> None:
-    clock = Clock()
-    memory = MemoryBudget(SIZE, 64 * MIB, clock=clock)
-    strangers = of_strangers(memory, number)
-    newcomer = MemoryReservation(memory, 7)
-    clock.now_s += 0.9
-    with pytest.raises(Overloaded):  # they may be as honest, and have sent faster
-        newcomer.grow_to(BODY)
-    clock.now_s += 60
-    for size in range(64 * KIB, body + 1, 64 * KIB):
-        newcomer.grow_to(size)
-    given_up = [each for each in strangers if each.error is not None]
-    assert len(given_up) == -(-body // (84 * MIB // number))  # no more than it needs
-    assert str(given_up[0].error) == (
-        "the server gave this request up for another caller's: it comes, or its response is read,"
-        " at less than 262144 bytes a second, and requests and responses take most of the"
-        f" {SIZE} bytes that the server holds of them; send it again"
-    )
-
-
-def test_strangers_that_send_a_byte_now_and_then_are_as_slow() -> None:
-    clock = Clock()
-    memory = MemoryBudget(SIZE, 64 * MIB, clock=clock)
-    strangers = [Held(memory, 1000 + at, 84 * MIB // 12 - 100) for at in range(12)]
-    for second in range(60):
-        clock.now_s += 1
-        for stranger in strangers:
-            stranger.reservation.grow_to(84 * MIB // 12 - 99 + second)
-    newcomer = MemoryReservation(memory, 7)
-    newcomer.grow_to(BODY)
-    assert sum(each.error is not None for each in strangers) == 1
-
-
-def test_strangers_throw_out_no_body_that_comes_faster_than_that() -> None:
-    clock = Clock()
-    memory = MemoryBudget(SIZE, 64 * MIB, clock=clock)
-    honest = Held(memory, 7, 20 * MIB)
-    for _ in range(100):
-        clock.now_s += 1
-        honest.reservation.grow_to(honest.reservation.size + 257 * KIB)
-    for at in range(500):
-        clock.now_s += 0.01
-        with suppress(Overloaded):
-            Held(memory, 1000 + at, MIB)
-    assert memory.held_bytes > 83 * MIB
-    assert honest.error is None
-
-
-def test_strangers_throw_out_no_body_of_who_holds_little() -> None:
-    """A slow body below half of an equal share stays, however many others stand still."""
-    clock = Clock()
-    memory = MemoryBudget(SIZE, 64 * MIB, clock=clock)
-    honest = Held(memory, 7, 2 * MIB)  # an equal share of 14 is 6 MiB
-    strangers = [Held(memory, 1000 + at, 82 * MIB // 12) for at in range(12)]
-    for at in range(30):
-        clock.now_s += 30
-        Held(memory, 2000 + at, BODY)
-    assert honest.error is None
-    assert all(each.error is not None for each in strangers)
-
-
-def test_the_slowest_goes_first() -> None:
-    """A body that comes slowly, but faster than those of the strangers, stays."""
-    clock = Clock()
-    memory = MemoryBudget(SIZE, 64 * MIB, clock=clock)
-    strangers = of_strangers(memory, 12)[:11]
-    strangers[-1].reservation.close()
-    honest = Held(memory, 7, KIB)
-    for _ in range(60):
-        clock.now_s += 1
-        honest.reservation.grow_to(honest.reservation.size + 120 * KIB)
-    taken = [Held(memory, 2000 + at, BODY) for at in range(5)]
-    assert honest.error is None
-    assert all(each.error is None for each in taken)
-    assert sum(each.error is not None for each in strangers) >= 4
-
-
-def test_a_response_that_is_read_is_not_slow() -> None:
-    clock = Clock()
-    memory = MemoryBudget(SIZE, 64 * MIB, clock=clock)
-    read, unread = (Held(memory, flow, 0) for flow in (1, 2))
-    for each in (read, unread):
-        each.reservation.count(40 * MIB)
-    for _ in range(200):
-        clock.now_s += 1
-        read.reservation.count(read.reservation.size - 100 * KIB)
-    Held(memory, 3, 42 * MIB)
-    assert (read.error, unread.error is not None) == (None, True)
-
-
-def test_what_is_sent_again_over_a_connection_is_young_again() -> None:
-    clock = Clock()
-    memory = MemoryBudget(SIZE, 64 * MIB, clock=clock)
-    strangers = of_strangers(memory, 12)
-    clock.now_s += 500
-    for each in strangers:
-        each.reservation.release()
-        each.reservation.grow_to(BODY)
-    with pytest.raises(Overloaded):
-        MemoryReservation(memory, 7).grow_to(BODY)
-    assert not any(each.error for each in strangers)
-
-
-def test_the_only_body_of_the_largest_holder_is_not_given_up_while_it_is_young() -> None:
-    memory = MemoryBudget(800, body_bytes=400, clock=lambda: 0.9)
-    held = [Held(memory, 1, 400), *(Held(memory, 2 + at, 60) for at in range(5))]
-    with pytest.raises(Overloaded, match="all of the memory"):
-        MemoryReservation(memory, 9).grow_to(10)
-    assert not any(each.error for each in held)
 
 
 def test_what_must_go_on_is_passed_over_and_what_was_kept_is_forgotten() -> None:
@@ -292,40 +159,6 @@ async def test_two_addresses_do_not_shut_others_out(fast: bool, chunked: bool) -
             await caller.send(framed(ROW[900_000:]) + end)
             assert (await caller.answer()).status == 200
         await until(lambda: memory.held_bytes == 0, "nothing is held")
-
-
-@pytest.mark.parametrize("fast", [True, False], ids=["fast", "asgi"])
-@on_loop
-async def test_a_number_of_addresses_do_not_shut_others_out(fast: bool) -> None:
-    """Each held less than twice what a newcomer brings, and so nothing was given up for one."""
-    clock = Clock()
-    async with (
-        edge(Wide, server={"max_body_mib": 1, "max_bodies_mib": 8}) as it,
-        serving(it, fast=fast) as site,
-        AsyncExitStack() as stack,
-    ):
-        memory = it.view.memory
-        memory.clock = clock
-        held = []
-        for number in range(36):
-            caller = await hold(site, stack, (f"127.0.1.{number + 1}", 0))
-            await caller.send(ROW_HEAD + ROW[:200_000])
-            held.append(caller)
-            await until(lambda: memory.held_bytes == 200_000 * len(held), "it is held")
-        other = await hold(site, stack, OTHER)
-        await other.send(ROW_HEAD + ROW[:600_000])
-        assert (await other.answer()).refused == (503, "overloaded")
-        clock.now_s += 5
-        another = await hold(site, stack, ("127.0.0.5", 0))
-        await another.send(ROW_HEAD + ROW[:600_000])
-        answer = await held[0].answer()
-        assert answer.refused == (503, "overloaded")
-        assert "at less than 262144 bytes a second" in answer.object["error"]
-        await another.send(ROW[600_000:])
-        assert (await another.answer()).status == 200
-        for caller in held[-4:]:
-            await caller.send(ROW[200_000:])
-            assert (await caller.answer()).status == 200
 
 
 @on_loop

@@ -211,15 +211,20 @@ def named_inputs(inputs: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
 def socket_of(socket: str | os.PathLike[str] | None, port: int | None) -> str:
     """The control socket of the pool that a client names, by path or by HTTP port.
 
-    InvalidRequest for both together and for what is no port.
+    InvalidRequest for both together, for what is no path and for what is no port.
     """
     if socket is not None and port is not None:
         raise InvalidRequest(
-            f"socket = {os.fspath(socket)!r} and port = {port!r} came together; one of them was"
-            " expected"
+            f"socket = {str(socket)!r} and port = {port!r} came together; one of them was expected"
         )
     if socket is not None:
-        return os.fspath(socket)
+        try:
+            return os.fspath(socket)
+        except TypeError:
+            hint = f"; did you mean port={socket}?" if isinstance(socket, int) else ""
+            raise InvalidRequest(
+                f"socket is {socket!r}; the path of a pool's unix socket was expected{hint}"
+            ) from None
     try:
         server = ServerConfig() if port is None else ServerConfig(port=operator.index(port))
     except (ConfigError, TypeError):

@@ -47,6 +47,8 @@ _NEAR = 0.75  # of difflib's ratio: "timeout" and "timeout_s" are, "times" and "
 def meant(name: str, function: str, spec: ModelSpec | None = None) -> str:
     """The end of a message about a keyword that is no input: what was probably meant; "" where
     nothing is near it. function: that it was given to. spec: of the model, where it is known."""
+    if spec is not None and any(name == each.name for each in spec.parameters):
+        return ""  # the message says that it is a parameter
     own = ARGUMENTS[function]
     if name in own:
         return f"; {name} is an argument of {function} and no input: it stands beside the inputs"

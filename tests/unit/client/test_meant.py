@@ -88,6 +88,7 @@ def test_a_call_says_what_was_meant(keyword: str, told: str) -> None:
 def test_inputs_and_parameters_of_the_model_are_meant_too() -> None:
     assert meant("txt", "infer", TEXT) == '; did you mean "text"?'
     assert meant("time_out", "infer", TEXT) == '; did you mean "timeout"?'
+    assert meant("max_tokens", "stream", TEXT) == ""  # which is told without it
     assert meant("max_token", "stream", TEXT) == '; did you mean parameters={"max_tokens": ...}?'
 
 

@@ -50,7 +50,7 @@ def _positions(model: ModelConfig, visible: Sequence[str]) -> list[int]:
     """The positions that the configuration names. Raises StartError for one that is not there."""
     who = f"model {model.import_name}: devices = {list(model.devices)}"
     if not visible:
-        raise StartError(f"{who}: no GPU is visible here")
+        raise StartError(f'{who}: no GPU is visible here; expected "auto" or "cpu"')
     positions = [int(position) for position in model.devices]
     for position in positions:
         if position >= len(visible):

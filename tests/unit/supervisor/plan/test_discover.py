@@ -129,7 +129,7 @@ def test_devices_that_are_not_there_are_refused_before_any_model_is_probed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = refused_unasked(monkeypatch, ModelConfig("m:A"), ModelConfig("m:B", devices=(0,)))
-    assert text == "model m:B: devices = [0]: no GPU is visible here"
+    assert text == 'model m:B: devices = [0]: no GPU is visible here; expected "auto" or "cpu"'
 
 
 def test_models_of_users_are_probed_before_ready_ones_and_keep_their_order(

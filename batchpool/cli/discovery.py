@@ -1,8 +1,9 @@
 """`python -m batchpool.cli.discovery ... -- serve ...`: discovers the next plan, for a reload.
 
 The supervisor starts it with a control channel and its own command line, so that reading files and
-probing models does not hold up the supervisor. It sends one message, `Discovered` or
-`DiscoveryFailed`, and ends.
+probing models does not hold up the supervisor. It sends `ConfigurationRead` as soon as it has read
+the configuration, so that a reload which the pool must refuse ends there; then `Discovered`, or
+instead of either `DiscoveryFailed`, and ends.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from batchpool.control.edges import FromDiscovery
 from batchpool.control.process_messages import DiscoveryFailed
 from batchpool.core.errors import ConfigError, StartError
 from batchpool.process import bootstrap
-from batchpool.supervisor.plan.discover import discover, to_message
+from batchpool.supervisor.plan.discover import configuration_read, discover, to_message
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,7 +30,9 @@ def main(argv: Sequence[str]) -> int:
     bootstrap.log_to_stderr("discovery", args)
     channel = bootstrap.control_channel(args.control_fd)
     try:
-        message: FromDiscovery = to_message(discover(config_of(parse(argv[cut + 1 :])), os.environ))
+        config = config_of(parse(argv[cut + 1 :]))
+        channel.send(configuration_read(config))
+        message: FromDiscovery = to_message(discover(config, os.environ))
     except (ConfigError, StartError, WrongUsage) as exc:
         message = DiscoveryFailed(str(exc))
     channel.send(message)

@@ -13,6 +13,7 @@ from batchpool.client.call import Call, named_inputs, socket_of
 from batchpool.client.infer import infer
 from batchpool.client.lent_slots import OutputViews
 from batchpool.client.mapped_rows import RowMap
+from batchpool.client.meant import says_what_was_meant
 from batchpool.client.served_model import ServedModel
 from batchpool.client.stream_call import StreamCall
 from batchpool.client.window_call import MapOptions
@@ -24,6 +25,7 @@ class AsyncClient:
     Cancelling the task of a call takes back the rows that have not been dispatched.
     """
 
+    @says_what_was_meant
     def __init__(
         self,
         socket: str | os.PathLike[str] | None = None,

@@ -7,12 +7,13 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from batchpool.client.chunks import can_join
 from batchpool.client.lane_client import LaneClient
+from batchpool.client.meant import meant
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.refused_rows import Refused, check_each
@@ -20,7 +21,7 @@ from batchpool.core.config.paths import socket_path
 from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError, InvalidRequest, Moved, PoolError, WorkerLost
 from batchpool.core.tensors.packed_strings import is_arrow_column
-from batchpool.core.tensors.rows import Rows, check_rows
+from batchpool.core.tensors.rows import Rows, check_rows, unknown_input
 from batchpool.core.tensors.spec import ModelSpec
 
 _TIMEOUT_MAX_S = 1e9  # over thirty years; infinity has no whole number of ns
@@ -56,6 +57,7 @@ class Call:
 
     rows: Rows
     idempotent: bool
+    function: ClassVar[str] = "infer"  # of the clients, for messages about its keywords
 
     def __init__(
         self,
@@ -101,12 +103,18 @@ class Call:
         parameters, outputs = self.parameters, self.outputs
         if parameters is not None and not isinstance(parameters, Mapping):
             raise InvalidRequest(f"parameters is {parameters!r}; a dict was expected")
-        if self.returns_errors:
-            self.rows, self.refused = check_each(
-                lane_client.spec, self.tensors, parameters, self._first_number()
-            )
-        else:
-            self.rows = check_rows(lane_client.spec, self.tensors, parameters)
+        try:
+            if self.returns_errors:
+                self.rows, self.refused = check_each(
+                    lane_client.spec, self.tensors, parameters, self._first_number()
+                )
+            else:
+                self.rows = check_rows(lane_client.spec, self.tensors, parameters)
+        except InvalidRequest as exc:
+            unknown = unknown_input(lane_client.spec, self.tensors)
+            if unknown is None or (hint := meant(unknown, self.function, lane_client.spec)) == "":
+                raise
+            raise InvalidRequest(exc.message + hint) from None
         timeout: Any = facts.request_timeout_s if self.timeout_s is None else self.timeout_s
         # numpy's numbers too, which take longer to tell
         is_number = type(timeout) is float or isinstance(timeout, Real)
@@ -203,15 +211,20 @@ def named_inputs(inputs: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
 def socket_of(socket: str | os.PathLike[str] | None, port: int | None) -> str:
     """The control socket of the pool that a client names, by path or by HTTP port.
 
-    InvalidRequest for both together and for what is no port.
+    InvalidRequest for both together, for what is no path and for what is no port.
     """
     if socket is not None and port is not None:
         raise InvalidRequest(
-            f"socket = {os.fspath(socket)!r} and port = {port!r} came together; one of them was"
-            " expected"
+            f"socket = {str(socket)!r} and port = {port!r} came together; one of them was expected"
         )
     if socket is not None:
-        return os.fspath(socket)
+        try:
+            return os.fspath(socket)
+        except TypeError:
+            hint = f"; did you mean port={socket}?" if isinstance(socket, int) else ""
+            raise InvalidRequest(
+                f"socket is {socket!r}; the path of a pool's unix socket was expected{hint}"
+            ) from None
     try:
         server = ServerConfig() if port is None else ServerConfig(port=operator.index(port))
     except (ConfigError, TypeError):

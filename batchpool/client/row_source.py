@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from batchpool.client.call import named_inputs
+from batchpool.client.meant import meant
 from batchpool.core.errors import InvalidRequest
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec
@@ -172,6 +173,7 @@ def source_of(inputs: Any, tensors: Mapping[str, Any]) -> RowSource:
     if tensors:
         raise InvalidRequest(
             f"rows came together with the column {next(iter(tensors))!r}; one of them was expected"
+            f"{meant(next(iter(tensors)), 'map')}"
         )
     if isinstance(inputs, (str, bytes, bytearray)):
         raise InvalidRequest(
@@ -194,7 +196,7 @@ def _column(name: str, value: Any) -> Any:
     if isinstance(value, (str, bytes, bytearray, Mapping)) or not hasattr(value, "__iter__"):
         raise InvalidRequest(
             f"input {name!r} is a {type(value).__name__}; an array or an iterable with a value for"
-            " each row was expected"
+            f" each row was expected{meant(name, 'map')}"
         )
     if hasattr(value, "iloc"):
         return value.iloc

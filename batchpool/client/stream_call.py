@@ -28,6 +28,7 @@ class StreamCall(Call):
     """The arguments of one `stream`, whose tensors may be one row without a dimension for rows."""
 
     __slots__ = ()
+    function = "stream"
 
     def check(self, lane_client: LaneClient, facts: ModelFacts) -> None:
         """As of `Call`; InvalidRequest too for a model that is no generator, and for many rows."""

@@ -12,6 +12,7 @@ from batchpool.client.call import Call, named_inputs, socket_of
 from batchpool.client.infer import infer, run_blocking
 from batchpool.client.lent_slots import OutputViews
 from batchpool.client.mapped_rows import RowMap, blocking
+from batchpool.client.meant import says_what_was_meant
 from batchpool.client.served_model import ServedModel
 from batchpool.client.stream_call import StreamCall, open_stream
 from batchpool.client.sync_driver import ThreadDriver
@@ -30,6 +31,7 @@ class Client:
     call connects anew.
     """
 
+    @says_what_was_meant
     def __init__(
         self,
         socket: str | os.PathLike[str] | None = None,

@@ -11,12 +11,18 @@ from typing import Any
 from batchpool.client.call import Call
 from batchpool.client.chunks import part
 from batchpool.client.lane_client import LaneClient
+from batchpool.client.meant import meant
 from batchpool.client.pending_request import PendingRequest
 from batchpool.client.pool_facts import ModelFacts
 from batchpool.client.refused_rows import picked
 from batchpool.core.errors import InvalidRequest, PoolError, TooLarge
 from batchpool.core.tensors.dtypes import Array
-from batchpool.core.tensors.rows import check_parameters, check_rows
+from batchpool.core.tensors.rows import (
+    check_input_names,
+    check_parameters,
+    check_rows,
+    unknown_input,
+)
 from batchpool.core.tensors.spec import ModelSpec
 
 _NOWHERE: Mapping[str, Array] = {}
@@ -76,14 +82,14 @@ class MapOptions:
         if self._checked and self._checked[-1] == (id(spec), names):
             return
         check_parameters(spec, dict(self.parameters or {}))
-        declared = {tensor.name: tensor for tensor in spec.inputs}
-        given = set(names)
-        for name in given - declared.keys():
-            known = ", ".join(map(repr, declared))
-            raise InvalidRequest(f"model {spec.name!r} has no input {name!r}; it has {known}")
-        for name, tensor in declared.items():
-            if name not in given and tensor.default is None:
-                raise InvalidRequest(f"input {name!r} of model {spec.name!r} is missing")
+        try:
+            check_input_names(spec, names)
+        except InvalidRequest as exc:
+            hint = meant(unknown_input(spec, names) or "", "map", spec)
+            raise InvalidRequest(exc.message + hint) from None
+        for tensor in spec.inputs:
+            if tensor.name not in names and tensor.default is None:
+                raise InvalidRequest(f"input {tensor.name!r} of model {spec.name!r} is missing")
         self._checked[:] = [spec, (id(spec), names)]  # with the spec, whose id is no other's then
 
 
@@ -95,6 +101,7 @@ class WindowCall(Call):
     arrays [n, *row shape] that take outputs where all rows are good, as of `RowWindow`.
     """
 
+    function = "map"
     __slots__ = ("_checked_for", "errors", "n", "options", "outputs_to", "places", "start")
 
     def __init__(

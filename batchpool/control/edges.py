@@ -62,6 +62,7 @@ from batchpool.control.process_messages import (
     BatcherRunning,
     Begin,
     CloseLane,
+    ConfigurationRead,
     Discovered,
     DiscoveryFailed,
     DrainBatcher,
@@ -151,7 +152,7 @@ ToWorker: TypeAlias = (
     StartWorker | AddWorkerLane | DropLane | EndSequences | ReturnSequences | EndWorker
 )
 FromWorker: TypeAlias = WorkerReady | WorkerFailed
-FromDiscovery: TypeAlias = Discovered | DiscoveryFailed
+FromDiscovery: TypeAlias = ConfigurationRead | Discovered | DiscoveryFailed
 ToTaskProcess: TypeAlias = StartTasks | SetTasks
 FromTaskProcess: TypeAlias = TasksServing | TasksFailed
 ToBatches: TypeAlias = (

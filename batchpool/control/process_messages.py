@@ -309,6 +309,15 @@ class ProbedForm(Form, frozen=True):
     options: dict[str, Any]
 
 
+class ConfigurationRead(Message, frozen=True, tag="read"):
+    """The configuration was read, and its models are probed next, unless the supervisor ends the
+    process because the pool cannot take this one. made_by: as of `Discovered`."""
+
+    made_by: str
+    server: dict[str, Any]
+    cores: Natural
+
+
 class Discovered(Message, frozen=True, tag="discovered"):
     """The configuration and the machine, from which a plan is made. made_by: the version of
     batchpool that read them; its fields may be unknown to another one."""

@@ -25,9 +25,10 @@ import numpy as np
 
 import batchpool as bp
 from batchpool.models.bounds import AtLeastOne, AtLeastZero
+from batchpool.models.decoding_memory import DecodingMemory
 from batchpool.models.extras import check_trust, extra, file_at, lines_of
 from batchpool.models.files.weight_files import check_safetensors
-from batchpool.models.pictures import picture_of
+from batchpool.models.pictures import use_picture
 from batchpool.models.tokens import Dtype, dtype_on
 
 if TYPE_CHECKING:
@@ -45,8 +46,10 @@ class ImageClassifier(bp.Model):
     of torchvision, as "resnet50"; "" for the beginning of the file's name. labels: a file with one
     label a line; left out, those of ImageNet for 1000 classes, else numbers. top_k: k, at most the
     number of classes. resize, crop: pixels of the shorter side and of the square cut out of it.
-    mean, std: of the training, for values of 0 to 1. max_pixels, max_bytes: of a picture. threads:
-    that decode, 0 for the process's share of the cores. dtype: of the weights; "auto" is half
+    mean, std: of the training, for values of 0 to 1. max_pixels, max_bytes: of a picture.
+    max_decoding_mib: the memory that the threads of a process take for pictures that they decode;
+    large ones wait for each other. threads: that decode, 0 for the process's share of the cores.
+    dtype: of the weights; "auto" is half
     precision on a GPU. Raises RuntimeError without the extra,
     FileNotFoundError, and ValueError for weights without trust or of another architecture.
     """
@@ -65,6 +68,7 @@ class ImageClassifier(bp.Model):
         std: tuple[float, float, float] = (0.229, 0.224, 0.225),
         max_pixels: AtLeastOne = 32_000_000,
         max_bytes: AtLeastOne = 4 << 20,
+        max_decoding_mib: AtLeastOne = 1024,
         threads: AtLeastZero = 0,
         dtype: Dtype = "auto",
         trust: bool = False,
@@ -73,6 +77,7 @@ class ImageClassifier(bp.Model):
         self._architecture = architecture or path.name.partition(".")[0].partition("-")[0]
         self._resize, self._crop, self._mean, self._std = resize, crop, mean, std
         self._max_pixels, self._threads, self._dtype = max_pixels, threads, dtype
+        self._max_decoding_mib = max_decoding_mib
         self._labels = lines_of(labels, "labels") if labels else []
         if path.suffix != ".safetensors":
             check_trust(trust, f"{path}, which is no safetensors,")
@@ -100,6 +105,7 @@ class ImageClassifier(bp.Model):
         with extra("image-classifier"):
             import torchvision.transforms.v2  # noqa: F401 - here, since it takes seconds
         threads = self._threads or int(os.environ.get("OMP_NUM_THREADS") or 1)
+        self._memory = DecodingMemory(self._max_decoding_mib << 20)
         self._decoders = ThreadPoolExecutor(threads, "decode")
 
     def preprocess(self, batch: bp.Batch) -> dict[str, Any]:
@@ -153,10 +159,16 @@ class ImageClassifier(bp.Model):
         from torchvision.transforms.v2 import functional
 
         try:
-            picture = picture_of(raw, self._max_pixels)
+            resized = use_picture(
+                raw,
+                self._max_pixels,
+                self._memory,
+                lambda picture: functional.resize(picture, [self._resize]),
+            )
         except bp.InvalidInput as error:
+            # Their frames hold the picture, as far as it was decoded.
+            error.__traceback__ = error.__context__ = None
             return error
-        resized = functional.resize(picture, [self._resize])
         cropped = functional.center_crop(resized, [self._crop, self._crop])
         return functional.pil_to_tensor(cropped).numpy()
 

@@ -6,17 +6,24 @@ import functools
 import io
 import re
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import batchpool as bp
+from batchpool.models.decoding_memory import DecodingMemory, bytes_needed, webp_bytes_needed
 from batchpool.models.picture_segments import SEGMENTS_MOST, has_many_segments
+from batchpool.models.webp_head import webp_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+T = TypeVar("T")
+
 FORMATS = ("JPEG", "PNG", "WEBP")
 _SCANS_MOST = 100  # of a JPEG; each costs a pass over all pixels, and ten are usual
 _SCANS_OF_LARGEST = 16  # of a JPEG with as many pixels as are allowed; smaller ones may have more
+_BLOCK_BYTES = 64 << 20
 _RATIO_MOST = 100  # of the sides: the shorter one is resized to a fixed size, the longer follows
 _ORIENTATION = 0x0112  # the tag of EXIF
 _BEGINNINGS = {
@@ -28,15 +35,41 @@ _BEGINNINGS = {
 _AS_BASE64 = (b"/9j/", b"iVBORw0KGgo", b"UklGR", b"data:image/")
 
 
-def picture_of(raw: bytes, max_pixels: int) -> Image:
-    """An upright RGB picture of the bytes of a JPEG, PNG or WebP; of several frames the first.
+def use_picture(
+    raw: bytes, max_pixels: int, memory: DecodingMemory, use: Callable[[Image], T]
+) -> T:
+    """The result of `use`, called with an upright RGB picture of the bytes of a JPEG, PNG or WebP;
+    of several frames the first.
 
-    Raises bp.InvalidInput that says what is wrong with it. Its size is read, and refused, before
-    a pixel is decoded.
+    It is decoded as soon as `memory` has room, and is gone when that is given back. Raises
+    bp.InvalidInput that says what is wrong with it. Its size is read, and refused, before a pixel
+    is decoded.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     _set_up_pillow()
+    with _refusing(raw):
+        opened, needed = _opened(raw, max_pixels)
+    with memory.holding(needed):
+        with _refusing(raw):
+            picture = _decoded(opened or Image.open(io.BytesIO(raw), formats=FORMATS))
+        del opened
+        result = use(picture)
+        del picture
+        return result
+
+
+def _opened(raw: bytes, max_pixels: int) -> tuple[Image | None, int]:
+    """A picture of which only the head is read, and the bytes that decoding it takes; None for a
+    WebP, which takes them as it is opened."""
+    from PIL import Image
+
+    if _BEGINNINGS["WebP"].match(raw):
+        size = webp_size(raw)
+        if size is None:
+            raise bp.InvalidInput(_not_opened(raw))
+        _check_size(*size, max_pixels)
+        return None, webp_bytes_needed(*size)
     if has_many_segments(raw):
         raise bp.InvalidInput(
             f"image has too many segments; at most {SEGMENTS_MOST} beside its pixels were expected:"
@@ -45,14 +78,31 @@ def picture_of(raw: bytes, max_pixels: int) -> Image:
     scans = raw.count(b"\xff\xda") if raw.startswith(b"\xff\xd8") else 0
     if scans > _SCANS_MOST:
         raise bp.InvalidInput(f"image is a JPEG of more than {_SCANS_MOST} scans")
+    opened = Image.open(io.BytesIO(raw), formats=FORMATS)
+    _check_size(*opened.size, max_pixels)
+    _check_scans(scans, *opened.size, max_pixels)
+    # Pillow decodes a PNG before it tells its orientation, which may stand behind the pixels.
+    is_turned = opened.format == "PNG" or _orientation(opened) in _turns()
+    return opened, bytes_needed(opened, scans=scans, is_turned=is_turned)
+
+
+def _decoded(opened: Image) -> Image:
+    opened.load()  # Image.open decodes nothing
+    turn = _turns().get(_orientation(opened))
+    picture = _in_8_bits(opened)
+    if picture.mode != "RGB" or opened.format == "WEBP":  # whose decoder keeps its canvases
+        picture = picture.convert("RGB")
+    del opened  # before a turned copy is made
+    return picture if turn is None else picture.transpose(turn)
+
+
+@contextmanager
+def _refusing(raw: bytes) -> Iterator[None]:
+    """Raise bp.InvalidInput for whatever decoders raise."""
+    from PIL import UnidentifiedImageError
+
     try:
-        opened = Image.open(io.BytesIO(raw), formats=FORMATS)
-        _check_size(*opened.size, max_pixels)
-        _check_scans(scans, *opened.size, max_pixels)
-        opened.load()  # Image.open decodes nothing
-        turn = _turns().get(_orientation(opened))
-        picture = _in_8_bits(opened).convert("RGB")
-        return picture if turn is None else picture.transpose(turn)
+        yield
     except (bp.InvalidInput, MemoryError):
         raise
     except UnidentifiedImageError:
@@ -66,6 +116,9 @@ def _set_up_pillow() -> None:
     from PIL import Image
 
     Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit, which warns first; the one here refuses
+    # Pixels of a large picture are one block, which malloc gives back to the system as soon as it
+    # is freed. Of several smaller ones it would keep those of each thread.
+    Image.core.set_block_size(_BLOCK_BYTES)  # type: ignore[attr-defined]  # as its documents say
     # Metadata decide the texts of warnings, of which Python keeps each one that is new.
     warnings.filterwarnings("ignore", module=r"PIL\.")
 

@@ -32,6 +32,7 @@ from batchpool.models.extras import (
 )
 from batchpool.models.files.json_files import json_object, json_objects, values_of
 from batchpool.models.files.weight_files import check_safetensors
+from batchpool.models.long_texts import TRUNCATED, refuse_long, whole_lengths
 from batchpool.models.pretrained import keep_weights, whole_models
 from batchpool.models.texts import by_length, decoded, share_cores
 from batchpool.models.tokens import (
@@ -58,10 +59,13 @@ _WITHOUT_CODE = ("Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", "D
 
 
 class SentenceTransformer(bp.Model):
-    """`text` [n] bytes, UTF-8 -> `prompt_tokens` [n] int64, `embedding` [n, dimensions] float32.
+    """`text` [n] bytes, UTF-8 -> `prompt_tokens` [n] int64, `truncated` [n] bool, `embedding`
+    [n, dimensions] float32.
 
     prompt_tokens: that each text took, cut and with its prompt, for the `usage` of OpenAI's
-    clients; a folder whose first module is no Transformer has no such output.
+    clients. truncated: whether it was cut. A folder whose first module is no Transformer has
+    neither output. truncate: texts of more tokens than the model takes are cut, as the library
+    does; False refuses them, and there is no output `truncated`.
     path: the folder. max_bytes: of a text. dimensions: of a vector, 0 for the folder's; fewer cut
     it. normalize: scale vectors to length one, also where the folder does
     not. dtype: of the weights; "auto" is half precision on a GPU. cuda_graphs: capture the network
@@ -79,6 +83,7 @@ class SentenceTransformer(bp.Model):
         max_bytes: AtLeastOne = 8192,
         dimensions: AtLeastZero = 0,
         normalize: bool = False,
+        truncate: bool = True,
         dtype: Dtype = "auto",
         cuda_graphs: bool = False,
         trust: bool = False,
@@ -111,7 +116,14 @@ class SentenceTransformer(bp.Model):
                 raise ValueError(f"default_prompt_name {default!r} is none of its prompts")
         self.inputs = [bp.Tensor("text", "bytes", (), max_bytes=max_bytes)]
         self._counts = bool(parts) and _is_of_library(parts[0][0], "Transformer")
+        if not self._counts and not truncate:
+            raise ValueError(
+                f"option truncate is False, and the first module in {path / 'modules.json'} is no"
+                " Transformer, of which nobody knows how many tokens a text has; leave it out"
+            )
+        self._truncate = truncate
         counted = [bp.Tensor("prompt_tokens", "int64")] if self._counts else []
+        counted += [bp.Tensor(TRUNCATED, "bool")] if self._counts and truncate else []
         self.outputs = [*counted, bp.Tensor("embedding", "float32", (self._dimensions,))]
         if any(self._prompts.values()):
             limit = max(_PROMPT_NAME_BYTES, longest)
@@ -126,7 +138,7 @@ class SentenceTransformer(bp.Model):
         self._config = json_object(encoder / "config.json")
         self._max_tokens = token_limit(encoder, self._config, max_bytes)
         is_staged = _makes_ids_only(parts)
-        self.features = token_features(self._max_tokens) if is_staged else []
+        self.features = token_features(self._max_tokens, truncate=truncate) if is_staged else []
         self.cuda_graphs = cuda_graphs
         if cuda_graphs and (self.parameters or not is_staged):
             raise ValueError(
@@ -144,15 +156,33 @@ class SentenceTransformer(bp.Model):
         chosen = self._prompts_of(batch)
         ids: list[Any] = [()] * batch.n
         types: list[Any] = [()] * batch.n
+        wholes = np.zeros(batch.n, np.int64)
         for name in set(chosen):
             rows = [row for row, each in enumerate(chosen) if each == name]
             found = self._tokens([texts[row] for row in rows], self._prompts[name])
+            wholes[rows] = self._wholes(found, [texts[row] for row in rows], self._prompts[name])
             real = found["attention_mask"].bool()
             own_types = found.get("token_type_ids", real * 0)
             for at, row in enumerate(rows):
                 ids[row] = found["input_ids"][at][real[at]].numpy()
                 types[row] = own_types[at][real[at]].numpy()
-        return features_of(ids, types)
+        features = features_of(ids, types)
+        lengths = [len(row) for row in ids]
+        if self._truncate:
+            return {**features, TRUNCATED: np.greater(wholes, lengths)}
+        refuse_long(batch, wholes, lengths)
+        return features
+
+    def _wholes(self, found: dict[str, Any], texts: list[str], prompt: str | None) -> list[int]:
+        """The tokens of each text, with its prompt, before they were cut."""
+        return whole_lengths(
+            found,
+            found["attention_mask"].sum(dim=1).tolist(),
+            self._model.max_seq_length or self._max_tokens,
+            lambda at: len(
+                self._model.tokenizer((prompt or "") + texts[at], verbose=False)["input_ids"]
+            ),
+        )
 
     def load(self, device: str) -> None:
         dtype = dtype_on(device, self._dtype, self._config)
@@ -204,7 +234,10 @@ class SentenceTransformer(bp.Model):
             return self._in_one_step(batch)
         tokens = token_inputs(batch, self._model.tokenizer, self._names)
         lengths = torch.as_tensor(batch.sizes["ids"], device=batch["ids"].device)[:, 0]
-        return {"prompt_tokens": lengths, "embedding": self._vectors({**self._beside, **tokens})}
+        vectors = self._vectors({**self._beside, **tokens})
+        # A copy, since a CUDA graph's outputs are none of its inputs.
+        cut = {TRUNCATED: batch[TRUNCATED].clone()} if self._truncate else {}
+        return {"prompt_tokens": lengths, **cut, "embedding": vectors}
 
     def _in_one_step(self, batch: bp.Batch) -> dict[str, torch.Tensor]:
         import torch
@@ -213,15 +246,24 @@ class SentenceTransformer(bp.Model):
         chosen = self._prompts_of(batch)
         vectors = torch.empty((batch.n, self._dimensions), device=self._model.device)
         counts = torch.zeros(batch.n, dtype=torch.int64)
+        wholes = np.zeros(batch.n, np.int64)
         for name in set(chosen):
             with_prompt = np.flatnonzero([each == name for each in chosen])
             for group in by_length([texts[row] for row in with_prompt]):
                 rows = with_prompt[group]
-                tokens = self._tokens([texts[row] for row in rows], self._prompts[name])
+                own = [texts[row] for row in rows]
+                tokens = self._tokens(own, self._prompts[name])
                 if self._counts:  # before pooling leaves a prompt out of the mask
+                    wholes[rows] = self._wholes(tokens, own, self._prompts[name])
                     counts[torch.from_numpy(rows)] = tokens["attention_mask"].sum(dim=1).cpu()
                 vectors[torch.from_numpy(rows).to(vectors.device)] = self._vectors(tokens)
-        return {"embedding": vectors} | ({"prompt_tokens": counts} if self._counts else {})
+        if not self._counts:
+            return {"embedding": vectors}
+        found = {"embedding": vectors, "prompt_tokens": counts}
+        if self._truncate:
+            return {**found, TRUNCATED: torch.from_numpy(wholes > counts.numpy())}
+        refuse_long(batch, wholes, counts.tolist())
+        return found
 
     def _prompts_of(self, batch: bp.Batch) -> list[str]:
         """The name of each row's prompt; one that is not there fails its row."""

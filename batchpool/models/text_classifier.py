@@ -27,6 +27,7 @@ from batchpool.models.extras import (
     folder_with,
 )
 from batchpool.models.files.json_files import json_object, values_of
+from batchpool.models.long_texts import TRUNCATED, refuse_long, whole_lengths
 from batchpool.models.pretrained import keep_weights, whole_model
 from batchpool.models.texts import decoded, share_cores
 from batchpool.models.tokens import (
@@ -44,12 +45,15 @@ if TYPE_CHECKING:
 
 
 class TextClassifier(bp.Model):
-    """`text` [n] bytes, UTF-8 -> `label` [n] bytes, `score` [n], `scores` [n, labels] float32.
+    """`text` [n] bytes, UTF-8 -> `label` [n] bytes, `score` [n], `scores` [n, labels] float32,
+    `truncated` [n] bool.
 
-    label, score: of the best label. path: the folder. max_bytes: of a text. max_tokens: longer
-    texts are cut; 0 for what the folder says. dtype: of the weights; "auto" is half precision on a
-    GPU. trust: load weights that are pickled, and code of the folder. Raises RuntimeError without
-    the extra, FileNotFoundError, OSError and ValueError for another folder.
+    label, score: of the best label. path: the folder. max_bytes: of a text. max_tokens: of a text,
+    its marks among them; 0 for what the folder says. truncate: longer texts are cut, which the
+    output `truncated` tells; False refuses them, and there is no such output. dtype: of the
+    weights; "auto" is half precision on a GPU. trust: load weights that are pickled, and code of
+    the folder. Raises RuntimeError without the extra, FileNotFoundError, OSError and ValueError for
+    another folder.
     """
 
     name = "text_classifier"
@@ -59,6 +63,7 @@ class TextClassifier(bp.Model):
         path: Path,
         max_bytes: AtLeastOne = 8192,
         max_tokens: AtLeastZero = 0,
+        truncate: bool = True,
         dtype: Dtype = "auto",
         trust: bool = False,
     ) -> None:
@@ -66,7 +71,7 @@ class TextClassifier(bp.Model):
         check_weights(path, trust)
         check_attention(path, trust)
         check_tokenizer(path, trust)
-        self._dtype, self._trust = dtype, trust
+        self._dtype, self._trust, self._truncate = dtype, trust, truncate
         self._config = json_object(path / "config.json")
         # As transformers has it, which does not write the two labels that are its default.
         names = self._config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
@@ -77,11 +82,12 @@ class TextClassifier(bp.Model):
         self.inputs = [bp.Tensor("text", "bytes", (), max_bytes=max_bytes)]
         most = token_limit(path, self._config, max_bytes)
         self._max_tokens = min(max_tokens or most, most)
-        self.features = token_features(self._max_tokens)
+        self.features = token_features(self._max_tokens, truncate=truncate)
         self.outputs = [
             bp.Tensor("label", "bytes", (), max_bytes=max(1, *map(len, self._encoded))),
             bp.Tensor("score", "float32"),
             bp.Tensor("scores", "float32", (len(self._labels),), labels=unlike),
+            *([bp.Tensor(TRUNCATED, "bool")] if truncate else []),
         ]
 
     def load_preprocess(self) -> None:
@@ -91,7 +97,18 @@ class TextClassifier(bp.Model):
     def preprocess(self, batch: bp.Batch) -> dict[str, Any]:
         texts = decoded(batch, "text")
         found = self._tokenizer(texts, truncation=True, max_length=self._max_tokens)
-        return features_of(found["input_ids"], found.get("token_type_ids"))
+        lengths = [len(ids) for ids in found["input_ids"]]
+        wholes = whole_lengths(
+            found,
+            lengths,
+            self._max_tokens,
+            lambda at: len(self._tokenizer(texts[at], verbose=False)["input_ids"]),
+        )
+        features = features_of(found["input_ids"], found.get("token_type_ids"))
+        if self._truncate:
+            return {**features, TRUNCATED: np.greater(wholes, lengths)}
+        refuse_long(batch, wholes, lengths)
+        return features
 
     def load(self, device: str) -> None:
         with extra("text-classifier"):
@@ -122,7 +139,8 @@ class TextClassifier(bp.Model):
         scores = self._scores(self._classifier(**tokens).logits.float())
         best = scores.max(dim=1)
         labels = np.array(self._encoded, object)[best.indices.cpu().numpy()]
-        return {"label": labels, "score": best.values, "scores": scores}
+        found = {"label": labels, "score": best.values, "scores": scores}
+        return {**found, TRUNCATED: batch[TRUNCATED]} if self._truncate else found
 
     def _scores(self, logits: torch.Tensor) -> torch.Tensor:
         kind = self._config.get("problem_type")

@@ -14,6 +14,7 @@ import numpy as np
 
 import batchpool as bp
 from batchpool.models.files.json_files import json_object
+from batchpool.models.long_texts import TRUNCATED
 
 if TYPE_CHECKING:
     import torch
@@ -48,10 +49,12 @@ def token_limit(folder: Path, config: Mapping[str, Any], max_bytes: int) -> int:
     return max_bytes + _MARKS
 
 
-def token_features(most: int) -> list[bp.Tensor]:
-    """`ids` and `types` [n, tokens] of texts of at most so many tokens."""
+def token_features(most: int, *, truncate: bool) -> list[bp.Tensor]:
+    """`ids` and `types` [n, tokens] of texts of at most so many tokens; where longer ones are cut,
+    `truncated` [n] tells of which."""
     tokens = bp.Dim(most, "tokens")
-    return [bp.Tensor("ids", "int32", (tokens,)), bp.Tensor("types", "uint8", (tokens,))]
+    ids = [bp.Tensor("ids", "int32", (tokens,)), bp.Tensor("types", "uint8", (tokens,))]
+    return [*ids, bp.Tensor(TRUNCATED, "bool")] if truncate else ids
 
 
 def features_of(ids: Iterable[Any], types: Iterable[Any] | None) -> dict[str, Any]:

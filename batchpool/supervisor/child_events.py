@@ -11,6 +11,7 @@ from batchpool.control.edges import BadPacket, FromBatcher
 from batchpool.control.messages import FrontendServing
 from batchpool.control.process_messages import (
     BatcherRunning,
+    ConfigurationRead,
     Discovered,
     DiscoveryFailed,
     Drained,
@@ -108,7 +109,7 @@ class ChildEvents:
         match message:
             case WorkerReady() | WorkerFailed():
                 self._process_fleet.workers.says(child, message)
-            case Discovered() | DiscoveryFailed():
+            case ConfigurationRead() | Discovered() | DiscoveryFailed():
                 self._reload_controller.discovered(message)
             case TasksServing() | TasksFailed():
                 self._process_fleet.tasks.says(child, message)

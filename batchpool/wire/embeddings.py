@@ -7,7 +7,9 @@
 A model embeds if it has one input, bytes of shape (), and one output that is a vector of floats.
 An output named `prompt_tokens`, one whole number a row, may stand beside the vector: it says how
 many tokens the row took, and `usage` has the sum. Without it `usage` says 0, which stands for
-unknown: clients of typed languages refuse an answer without it.
+unknown: clients of typed languages refuse an answer without it. An output named `truncated`, a
+bool a row, says whether the text was cut: its embedding has a member `truncated` then, which is
+no part of OpenAI's API.
 
 base64 is the bytes of little-endian float32, which OpenAI's Python client asks for by itself.
 """
@@ -32,6 +34,7 @@ from batchpool.wire.openai import INPUT, MOST_BODY_BYTES
 from batchpool.wire.request import Body, brief
 
 TOKENS = "prompt_tokens"  # the output that counts a row's tokens
+TRUNCATED = "truncated"  # the output that tells which texts were cut
 MOST_INPUTS = 2048  # of one request, as OpenAI has it
 _MANY_BYTES = 256 << 10  # of a body whose strings are counted before they are made
 _MOST_PARAMETER_BYTES = 64 << 10
@@ -161,12 +164,14 @@ def _about(member: str, error: PoolError) -> PoolError:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingModel:
-    """The tensors of a model that embeds. tokens: None where it does not count them."""
+    """The tensors of a model that embeds. tokens: None where it does not count them. truncated:
+    None where it does not say which texts it cut."""
 
     spec: ModelSpec
     text: Tensor
     vector: Tensor
     tokens: Tensor | None
+    truncated: Tensor | None = None
 
     @property
     def dimensions(self) -> int:
@@ -176,7 +181,8 @@ class EmbeddingModel:
     @property
     def outputs(self) -> list[str]:
         """The names of the outputs that an answer needs."""
-        return [self.vector.name] + ([] if self.tokens is None else [self.tokens.name])
+        beside = [tensor.name for tensor in (self.tokens, self.truncated) if tensor is not None]
+        return [self.vector.name, *beside]
 
     @classmethod
     def of(cls, spec: ModelSpec) -> EmbeddingModel | None:
@@ -185,7 +191,8 @@ class EmbeddingModel:
             return None
         (text,) = spec.inputs
         counting = [t for t in spec.outputs if t.name == TOKENS]
-        vectors = [t for t in spec.outputs if t.name != TOKENS]
+        telling = [t for t in spec.outputs if t.name == TRUNCATED]
+        vectors = [t for t in spec.outputs if t.name not in (TOKENS, TRUNCATED)]
         if len(vectors) != 1 or not text.is_bytes or text.shape:
             return None
         (vector,) = vectors
@@ -195,7 +202,10 @@ class EmbeddingModel:
         tokens = counting[0] if counting else None
         if tokens is not None and (tokens.shape or tokens.np_dtype.kind not in "iu"):
             return None
-        return cls(spec, text, vector, tokens)
+        truncated = telling[0] if telling else None
+        if truncated is not None and (truncated.shape or truncated.dtype != "bool"):
+            return None
+        return cls(spec, text, vector, tokens, truncated)
 
     def rows(self, request: EmbeddingRequest) -> Rows:
         """The rows of a request. InvalidRequest or TooLarge tell which text cannot be one."""
@@ -263,8 +273,13 @@ def embedding_answer(
 ) -> bytes:
     """The body of an answer. outputs: [n, *row shape] each, of one window of rows after another."""
     vectors = (row for part in outputs for row in _vectors(model.vector, part, binary))
+    cut: set[int] = set()
+    if model.truncated is not None:
+        every = np.concatenate([part[model.truncated.name] for part in outputs])
+        cut = set(np.flatnonzero(every).tolist())
     items = b",".join(
-        b'{"object":"embedding","index":%d,"embedding":%b}' % (index, vector)
+        b'{"object":"embedding","index":%d,"embedding":%b%b}'
+        % (index, vector, b',"truncated":true' if index in cut else b"")
         for index, vector in enumerate(vectors)
     )
     tokens = 0

@@ -134,6 +134,10 @@ def _answer() -> Json:
         ]
     }
     item = object_of(object={"enum": ["embedding"]}, index=INTEGER, embedding=vector)
+    item["properties"]["truncated"] = {
+        "enum": [True],
+        "description": "The text was cut. Not OpenAI's.",
+    }
     usage = object_of(prompt_tokens=INTEGER, total_tokens=INTEGER)
     return _list_of(item, model=STRING, usage=usage)
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from batchpool.core.config.options import OptionText
+from batchpool.core.config.options import typed_options
 from batchpool.core.config.ready_models import extras_of
 from batchpool.core.errors import ConfigError
 from batchpool.core.tensors.spec import ModelSpec
@@ -63,10 +63,7 @@ def _declares(cls: type[Model], spec: ModelSpec) -> bool:
 
 
 def _described(import_name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    options = {
-        key: OptionText(value) if key in settings["texts"] else value
-        for key, value in settings["options"].items()
-    }
+    options = typed_options(settings["options"], settings["texts"])
     return describe(import_name, settings["name"], options)
 
 

@@ -71,6 +71,26 @@ def test_a_reload_with_wrong_options_changes_nothing(pool: Pool) -> None:
     assert answer(pool, "treble", 3) == ([3, 3, 3], "treble")
 
 
+def test_what_the_configuration_alone_tells_is_refused_before_a_model_is_imported(
+    pool: Pool,
+) -> None:
+    """A module that nobody has would be told of first if any were looked for."""
+    settings = {"port": pool.port, "socket": pool.socket, "frontends": 1}
+    nowhere = {"import": "nowhere:Model", "name": "a"}
+    onnx = {"import": "batchpool.models.onnx:Onnx", "name": "b", "options": {"pth": "b.onnx"}}
+    wrong = {
+        'unknown option pth = "b.onnx"; did you mean "path"?': (settings, [nowhere, onnx]),
+        "max_clients changed: restart the service": (settings | {"max_clients": 3}, [nowhere]),
+    }
+    for told, (server, models) in wrong.items():
+        (pool.folder / "pool.toml").write_text(toml(server, models))
+        failed = run("reload", str(pool.folder / "pool.toml"))
+        assert failed.returncode == 1
+        assert told in failed.stderr
+        assert "nowhere" not in failed.stderr
+    assert answer(pool, "double", 2)[1] == "double"
+
+
 @pytest.mark.long
 def test_check_shows_them() -> None:
     shown = run("check", "--model", f"m={SCALE}", "--option", "by=2", "--port", "1", "--load")

@@ -89,7 +89,7 @@ def test_a_device_that_is_not_there_ends_the_start() -> None:
     with started(torch) as pool:
         assert_refused(pool, "tests.process.torch_models:Threads: devices = [99]")
     with started({"import": "Affine", "devices": [0]}) as pool:
-        assert_refused(pool, 'a model with framework "numpy" runs on the CPU')
+        assert_refused(pool, 'expected "auto" or "cpu"')  # whether the machine has a GPU or not
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ them. Only a process that imports the class can check them further (`batchpool/w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from batchpool.core.config.key import shown
@@ -35,3 +35,8 @@ def option_of(text: str, flag: str = "--option") -> tuple[str, OptionText]:
 def texts_of(options: Mapping[str, Any]) -> list[str]:
     """The keys of the options whose type is still open, because they came as `--option`."""
     return [key for key, value in options.items() if isinstance(value, OptionText)]
+
+
+def typed_options(options: Mapping[str, Any], texts: Collection[str]) -> dict[str, Any]:
+    """Options of a JSON form, in which those of the keys `texts` are an `OptionText` again."""
+    return {key: OptionText(value) if key in texts else value for key, value in options.items()}

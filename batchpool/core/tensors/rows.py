@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,15 +54,7 @@ def check_rows(
         plain = _plain_rows(spec, tensors)
         if plain is not None:
             return plain
-    declared = {t.name: t for t in spec.inputs}
-    for name in tensors:
-        if name not in declared:
-            is_parameter = any(name == p.name for p in spec.parameters)
-            hint = ": it is a parameter, which stands in `parameters`" if is_parameter else ""
-            expected = ", ".join(map(repr, declared))
-            raise InvalidRequest(
-                f"model {spec.name!r} has no input {name!r}{hint}; it has {expected}"
-            )
+    check_input_names(spec, tensors)
     checked: dict[str, Array] = {}
     sizes: dict[str, Sizes] = {}
     n = -1
@@ -88,6 +80,22 @@ def check_rows(
     check_named(spec, checked, sizes)
     check_least_sizes(spec, checked, sizes)
     return Rows(n, checked, check_parameters(spec, parameters or {}), sizes)
+
+
+def unknown_input(spec: ModelSpec, names: Iterable[str]) -> str | None:
+    """The first of these names that no input has; None where all are inputs."""
+    declared = {tensor.name for tensor in spec.inputs}
+    return next((name for name in names if name not in declared), None)
+
+
+def check_input_names(spec: ModelSpec, names: Iterable[str]) -> None:
+    """Raise InvalidRequest for a name that no input has."""
+    if (name := unknown_input(spec, names)) is None:
+        return
+    is_parameter = any(name == each.name for each in spec.parameters)
+    hint = ": it is a parameter, which stands in `parameters`" if is_parameter else ""
+    expected = ", ".join(repr(tensor.name) for tensor in spec.inputs)
+    raise InvalidRequest(f"model {spec.name!r} has no input {name!r}{hint}; it has {expected}")
 
 
 def _plain_rows(spec: ModelSpec, tensors: Mapping[str, Any]) -> Rows | None:

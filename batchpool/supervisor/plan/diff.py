@@ -49,6 +49,7 @@ _LIVE = frozenset(
         "api_keys_file",
     }
 )
+_RESTART = ": restart the service"
 _ANY = "numpy"  # a framework, where it does not matter
 _DERIVED = frozenset({"frontends", "socket"})  # compared as decided, not as configured
 
@@ -75,7 +76,7 @@ def revised(
     names: of models, by entry, under which something was counted. max_lanes: the most that the
     tables hold. taken: entries that are in use although the old plan does not have them any more.
     """
-    problems = list(_server_problems(old, new))
+    problems = list(_server_problems(old, new.server, new.frontends, new.socket))
     models = _with_entries(old, new, names, taken)
     needed = lanes_needed(len({*old.entries, *taken, *(model.entry for model in models)}), new)
     if len(models) < len(new.models):
@@ -89,8 +90,17 @@ def revised(
             f" was started with room for {max_lanes}"
         )
     if problems:
-        raise ConfigError(f"{'; '.join(problems)}: restart the service")
+        raise ConfigError(f"{'; '.join(problems)}{_RESTART}")
     return replace(new, models=tuple(models))
+
+
+def check_server(old: Plan, server: ServerConfig, frontends: int, socket: str) -> None:
+    """Raise ConfigError where a reload cannot change to these server's keys, whatever the models.
+
+    frontends, socket: as they are decided.
+    """
+    if problems := list(_server_problems(old, server, frontends, socket)):
+        raise ConfigError(f"{'; '.join(problems)}{_RESTART}")
 
 
 def _with_entries(
@@ -124,16 +134,16 @@ def _cost(names: Sequence[str], entry: int, name: str, keep: Collection[str]) ->
     return (0 if had == name else 1 if not had else 3 if had in keep else 2), entry
 
 
-def _server_problems(old: Plan, new: Plan) -> Iterator[str]:
+def _server_problems(old: Plan, server: ServerConfig, frontends: int, socket: str) -> Iterator[str]:
     fixed = [
         key.name
         for key in keys_of(ServerConfig).values()
         if key.field not in _LIVE | _DERIVED
-        and getattr(old.server, key.field) != getattr(new.server, key.field)
+        and getattr(old.server, key.field) != getattr(server, key.field)
     ]
-    if old.frontends != new.frontends:
+    if old.frontends != frontends:
         fixed.append("frontends")
-    if old.socket != new.socket:
+    if old.socket != socket:
         fixed.append("socket")
     if fixed:
         yield f"{_listed(fixed)} changed"

@@ -22,7 +22,6 @@ from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError
 from batchpool.core.layout.admission import bound_of
 from batchpool.core.layout.segments import (
-    MODELS_MOST,
     Layout,
     heartbeats_layout,
     state_page_layout,
@@ -40,14 +39,14 @@ from batchpool.supervisor.plan.cpu_stage_counts import (
     stage_place,
 )
 from batchpool.supervisor.plan.devices import NO_GPU, tokenizer_settings
+from batchpool.supervisor.plan.frontend_count import frontends_of
 from batchpool.supervisor.plan.generator_settings import at_once, check_settings, request_timeout_s
 from batchpool.supervisor.plan.lanes import arena_lines, plan_lanes
-from batchpool.supervisor.plan.model_devices import devices_of
+from batchpool.supervisor.plan.model_devices import check_places, devices_of
 from batchpool.supervisor.plan.probe_model import ProbedModel
 from batchpool.supervisor.plan.text_notes import text_notes
 from batchpool.supervisor.plan.threads import WorkerThreads, threads_per_worker
 
-FRONTENDS_MOST = 4
 _MODELS_LEAST = 4  # the lane tables have room for at least so many, which a reload may add
 
 
@@ -297,10 +296,9 @@ def make_plan(
     do not apply to a generator, StartError for devices that are not there and for rows that do not
     fit.
     """
-    if len(config.models) > MODELS_MOST:
-        raise ConfigError(f"{len(config.models)} models; a pool serves at most {MODELS_MOST}")
+    check_places(config.models, visible)
     specs = _named(config.models, described)
-    frontends = config.server.frontends or max(1, min(FRONTENDS_MOST, cores // 4))
+    frontends = frontends_of(config.server, cores)
     devices = [
         devices_of(model, found, visible)
         for model, found in zip(config.models, described, strict=True)

@@ -19,6 +19,7 @@ from batchpool.process.python_command import package_environment, python_command
 from batchpool.shm.resource_errors import text_of
 
 _COMMAND = tuple(python_command("batchpool.worker.describe"))
+_OPTION_CHECK = tuple(python_command("batchpool.worker.option_check"))
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,25 @@ def probe_model(
     spec = ModelSpec.from_wire(result["spec"])
     cuda, of_class = bool(result["cuda"]), bool(result["of_class"])
     return ProbedModel(model.import_name, spec, cuda, dict(result["options"]), of_class)
+
+
+def check_ready_options(
+    models: Sequence[ModelConfig], env: Mapping[str, str], timeout_s: float
+) -> None:
+    """Check the options of ready models by their classes alone, in a child process
+    (`batchpool/worker/option_check.py`) that reads no file of theirs.
+
+    Raises, naming the first that is wrong, ConfigError; and StartError as `probe_model`.
+    """
+    forms = [
+        {"import": model.import_name, "options": model.options, "texts": texts_of(model.options)}
+        for model in models
+    ]
+    words = [*_OPTION_CHECK, str(os.getpid()), json.dumps(forms)]
+    label = ", ".join(model_label(model) for model in models)
+    result = report_of(label, words, env, timeout_s, "reading its options")
+    if result["error"]:
+        raise ConfigError(f"model {model_label(models[result['wrong']])}: {result['error']}")
 
 
 def model_label(model: ModelConfig) -> str:

@@ -2,7 +2,8 @@
 
 requested    by SIGHUP, or by a caller that waits for the end. While a reload is under way, or while
              the pool still loads, further requests are kept; together they are one reload
-discovering  a child process reads the configuration and probes the models
+discovering  a child process reads the configuration and probes the models; what the configuration
+             alone tells to be impossible ends it before it probes
 refused      the configuration is wrong, or a change needs a restart: nothing was changed
 executing    by `worker_swap_executor.py` and `lane_migration_executor.py`: it ends done or undone
 cancelled    by an operator before every new worker serves: nothing was changed, or it is undone
@@ -19,8 +20,10 @@ import os
 from collections.abc import Callable, Sequence
 
 from batchpool.control.edges import FromDiscovery
-from batchpool.control.process_messages import DiscoveryFailed
+from batchpool.control.process_messages import ConfigurationRead, Discovered, DiscoveryFailed
 from batchpool.core.config.paths import socket_path
+from batchpool.core.config.schema import Config
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError, InvalidRequest, StartError
 from batchpool.supervisor.children.child import (
     LAST_WAIT_NS,
@@ -32,8 +35,9 @@ from batchpool.supervisor.children.child import (
 from batchpool.supervisor.children.roles import DISCOVERY
 from batchpool.supervisor.fleet.processes import ProcessFleet
 from batchpool.supervisor.host.service_status import ServiceStatus
-from batchpool.supervisor.plan.diff import differences, revised
-from batchpool.supervisor.plan.discover import from_message, made_by
+from batchpool.supervisor.plan.diff import check_server, differences, revised
+from batchpool.supervisor.plan.discover import check_made_by, from_message, made_by
+from batchpool.supervisor.plan.frontend_count import frontends_of
 from batchpool.supervisor.plan.plan import Plan
 from batchpool.supervisor.reload.lane_migration_executor import LaneMigrationExecutor
 from batchpool.supervisor.reload.worker_swap import SwapPhase
@@ -78,7 +82,7 @@ class ReloadController:
         self._callbacks: list[OnDone] = []  # callbacks of the one under way
         self._began_ns = 0
         self.discovery: Child | None = None
-        self._found: FromDiscovery | None = None
+        self._found: Discovered | DiscoveryFailed | None = None
         self._swap_executor: WorkerSwapExecutor | None = None
         self._lane_migration: LaneMigrationExecutor | None = None
         self._unfinished: list[LaneMigrationExecutor] = []  # of earlier reloads
@@ -173,8 +177,28 @@ class ReloadController:
     # -- discovery ----------------------------------------------------------------------
 
     def discovered(self, message: FromDiscovery) -> None:
-        """Keep the discovery's message until its process has ended."""
-        self._found = message
+        """Keep the discovery's message until its process has ended, which the refusal of a
+        configuration brings about."""
+        if not isinstance(message, ConfigurationRead):
+            self._found = message
+            return
+        try:
+            self._check_server(message)
+        except (ConfigError, StartError) as exc:
+            self._found = DiscoveryFailed(str(exc))
+            if self.discovery is not None:
+                self.discovery.kill()
+
+    def _check_server(self, message: ConfigurationRead) -> None:
+        check_made_by(message, self._version)
+        config = self._activated(Config(ServerConfig(**message.server)))
+        frontends = frontends_of(config.server, message.cores)
+        check_server(self._resources.plan, config.server, frontends, config.server.socket)
+
+    def _activated(self, config: Config) -> Config:
+        """A configuration, changed by the sockets that systemd passed."""
+        path = socket_path(config.server, os.environ, os.getuid())
+        return self._resources.activated.configured(config, path)
 
     def discovery_ended(self, child: Child) -> None:
         """The discovery's process has ended, with or without a message."""
@@ -192,12 +216,11 @@ class ReloadController:
             return
         self._execute(new)
 
-    def _next_plan(self, message: FromDiscovery) -> Plan:
-        if isinstance(message, DiscoveryFailed):
+    def _next_plan(self, message: Discovered | DiscoveryFailed) -> Plan:
+        if not isinstance(message, Discovered):
             raise ConfigError(message.error)
         found = from_message(message, self._version)
-        path = socket_path(found.config.server, os.environ, os.getuid())
-        config = self._resources.activated.configured(found.config, path)
+        config = self._activated(found.config)
         plan, resources = found.plan(config, config.server.socket), self._resources
         names = resources.counters.model_names()
         return revised(

@@ -146,6 +146,15 @@ def test_a_port_names_the_pool_that_serves_on_it(
             kind(port=wrong)
     with pytest.raises(InvalidRequest, match=r"^socket = '/a' and port = 9000 came together; one"):
         kind("/a", port=9000)
+    with pytest.raises(InvalidRequest) as caught:
+        kind(9000)
+    assert str(caught.value) == (
+        "socket is 9000; the path of a pool's unix socket was expected; did you mean port=9000?"
+    )
+    with pytest.raises(InvalidRequest, match=r"^socket is \['a'\]; the path .* was expected$"):
+        kind(["a"])
+    with pytest.raises(InvalidRequest, match=r"^socket = '9000' and port = 9000 came together"):
+        kind(9000, port=9000)
 
 
 async def _opened_and_closed(client: bp.AsyncClient) -> None:

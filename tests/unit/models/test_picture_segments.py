@@ -13,7 +13,7 @@ from batchpool.models.picture_segments import SEGMENTS_MOST, has_many_segments
 
 Image = pytest.importorskip("PIL.Image")
 
-from batchpool.models.pictures import picture_of  # noqa: E402
+from tests.unit.models.decoded_pictures import picture_of  # noqa: E402
 
 PICTURE = Image.new("RGB", (8, 8), (200, 10, 10))
 

@@ -17,7 +17,7 @@ Image = pytest.importorskip("PIL.Image")
 ImageOps = pytest.importorskip("PIL.ImageOps")
 
 from batchpool.models import pictures  # noqa: E402
-from batchpool.models.pictures import picture_of  # noqa: E402
+from tests.unit.models.decoded_pictures import picture_of  # noqa: E402
 
 MOST = 1_000_000
 

@@ -20,6 +20,7 @@ from tests.unit.models.text_folders import TEXTS, rewrite, sentence_transformer
 
 sentence_transformers = library("sentence_transformers")
 torch = library("torch")
+COUNTED = (bp.Tensor("prompt_tokens", "int64"), bp.Tensor("truncated", "bool"))
 PROMPTS = {"query": "query : ", "document": ""}
 
 
@@ -86,6 +87,45 @@ def test_tokens_are_counted_as_they_are_used(folder: Path, encoder: Any, prompt:
     assert len(set(found)) > 2
 
 
+LONG = "a cat sleeps " * 40
+
+
+def in_one_step(to: Path) -> Path:
+    """A folder whose pooling leaves the prompt out."""
+    folder = sentence_transformer(to, prompts=PROMPTS)
+    rewrite(folder / "1_Pooling" / "config.json", include_prompt=False)
+    return folder
+
+
+@pytest.mark.parametrize("staged", [True, False], ids=["staged", "in one step"])
+def test_the_answer_tells_which_texts_were_cut(
+    folder: Path, encoder: Any, tmp_path: Path, staged: bool
+) -> None:
+    chosen = folder if staged else in_one_step(tmp_path)
+    model = Pair(lambda: made(chosen))
+    assert bool(model.spec.features) is staged
+    texts = ["good", LONG, "cat " * 30, "cat " * 31, "cat " * 28]
+    assert model.run(batch_of(texts))["truncated"].tolist() == [False, True, False, True, False]
+    # The prompt has two tokens.
+    found = model.run(batch_of(texts, "query"))["truncated"].tolist()
+    assert found == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize("staged", [True, False], ids=["staged", "in one step"])
+def test_texts_may_be_refused_instead_each_for_its_row_alone(
+    folder: Path, encoder: Any, tmp_path: Path, staged: bool
+) -> None:
+    chosen = folder if staged else in_one_step(tmp_path)
+    model = Pair(lambda: made(chosen, truncate=False))
+    assert "truncated" not in [tensor.name for tensor in model.spec.outputs]
+    vectors(model, batch_of(["good", LONG, "cat " * 30], "query"))
+    whole = len(encoder.tokenizer("query : " + LONG, verbose=False)["input_ids"])
+    assert sorted(model.refused) == [1, 2]
+    assert model.refused[1].details == {"tokens": whole, "max_tokens": 32}
+    assert model.refused[2].details == {"tokens": 34, "max_tokens": 32}
+    assert str(model.refused[1]).startswith(f"text has {whole} tokens; at most 32 are taken")
+
+
 def test_rows_of_one_batch_have_prompts_of_their_own(folder: Path, encoder: Any) -> None:
     model = Pair(lambda: made(folder))
     batch = batch_of(["the dog", "the dog", b"\xff", "the dog"])
@@ -111,7 +151,7 @@ def test_the_folder_tells_the_tensors_without_its_libraries(folder: Path) -> Non
     spec = spec_of(made(folder, max_bytes=99))
     assert spec.inputs == (bp.Tensor("text", "bytes", (), max_bytes=99),)
     vector = bp.Tensor("embedding", "float32", (12,))
-    assert spec.outputs == (bp.Tensor("prompt_tokens", "int64"), vector)
+    assert spec.outputs == (*COUNTED, vector)
     assert [parameter.default for parameter in spec.parameters] == [""]
 
 
@@ -174,6 +214,17 @@ def test_a_folder_that_cannot_be_served_is_told_why(tmp_path: Path) -> None:
     small(tmp_path, [{"path": "1"}])
     with pytest.raises(ValueError, match=r"/modules\.json has values .*: no 'type' in it"):
         made(folder)
+
+
+def test_texts_that_nobody_counts_cannot_be_refused_by_their_tokens(tmp_path: Path) -> None:
+    folder = small(
+        tmp_path,
+        [module("sentence_transformers.models.Pooling")],
+        config={"embedding_dimension": 8, "pooling_mode": "mean"},
+    )
+    assert [tensor.name for tensor in spec_of(made(folder)).outputs] == ["embedding"]
+    with pytest.raises(ValueError, match=r"^option truncate is False, .* is no Transformer"):
+        made(folder, truncate=False)
 
 
 def test_a_vector_is_not_longer_than_the_folders(folder: Path) -> None:
@@ -304,7 +355,7 @@ def test_a_folder_whose_pooling_leaves_the_prompt_out_runs_in_one_step(
 
 def test_preprocessing_holds_no_weights_and_the_limit_of_the_folder(folder: Path) -> None:
     spec = spec_of(made(folder))
-    assert [tensor.max_shape for tensor in spec.features] == [(32,), (32,)]
+    assert [tensor.max_shape for tensor in spec.features] == [(32,), (32,), ()]
     model = made(folder)
     model.load_preprocess()
     assert {str(each.device) for each in model._model.parameters()} == {"meta"}

@@ -78,6 +78,48 @@ def test_a_text_that_is_not_utf8_fails_alone(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["scores"][2], infer(model, ["bad"])["scores"][0], atol=1e-6)
 
 
+LONG = "a cat sleeps " * 40
+
+
+def tokens_of(folder: Path, text: str) -> int:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
+    return len(tokenizer(text, verbose=False)["input_ids"])
+
+
+def filling(folder: Path, tokens: int) -> str:
+    """A text of so many tokens, the tokenizer's marks among them."""
+    text = "cat " * (tokens - 2)
+    assert tokens_of(folder, text) == tokens
+    return text
+
+
+def test_the_answer_tells_which_texts_were_cut(tmp_path: Path) -> None:
+    folder = classifier(tmp_path)
+    model = Pair(lambda: made(folder))
+    texts = ["good", LONG, filling(folder, 32), filling(folder, 33), ""]
+    assert infer(model, texts)["truncated"].tolist() == [False, True, False, True, False]
+    shorter = Pair(lambda: made(folder, max_tokens=4))
+    found = infer(shorter, ["good", "good dog", "good dog runs"])
+    assert found["truncated"].tolist() == [False, False, True]
+
+
+def test_texts_may_be_refused_instead_each_for_its_row_alone(tmp_path: Path) -> None:
+    folder = classifier(tmp_path)
+    model = Pair(lambda: made(folder, truncate=False))
+    assert "truncated" not in [tensor.name for tensor in model.spec.outputs]
+    whole = tokens_of(folder, LONG)
+    assert whole > 100
+    found = infer(model, ["good", LONG, b"\xff" + LONG.encode(), filling(folder, 32)])
+    assert sorted(model.refused) == [1, 2]
+    assert str(model.refused[1]) == (
+        f"text has {whole} tokens; at most 32 are taken: send it in parts, or let the model cut it"
+        " with the option truncate = true"
+    )
+    assert model.refused[1].details == {"tokens": whole, "max_tokens": 32}
+    assert str(model.refused[2]).startswith("text is not valid UTF-8")
+    np.testing.assert_allclose(found["scores"][0], infer(model, ["good"])["scores"][0], atol=1e-6)
+
+
 def test_tokens_are_padded_on_the_tokenizers_side(tmp_path: Path) -> None:
     """As some decoders need it; the library's own tensors of the same texts are the measure."""
     folder = classifier(tmp_path)
@@ -99,7 +141,7 @@ def test_tokens_are_padded_on_the_tokenizers_side(tmp_path: Path) -> None:
 def test_the_folder_tells_the_tensors(tmp_path: Path) -> None:
     folder = classifier(tmp_path, labels=("NO", "YÉS"))
     spec = spec_of(made(folder))
-    label, score, scores = spec.outputs
+    label, score, scores, _ = spec.outputs
     assert (label.max_bytes, score.shape, scores.shape) == (4, (), (2,))
     assert scores.labels == ("NO", "YÉS")
     rewrite(folder / "config.json", id2label={"0": "same", "1": "same"})

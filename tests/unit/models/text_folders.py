@@ -33,7 +33,8 @@ def _settings() -> Any:
     )
 
 
-def _tokenizer() -> Any:
+def tokenizer() -> Any:
+    """A fast tokenizer of the words of `_WORDS`, for texts of at most 32 tokens."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -63,7 +64,7 @@ def classifier(folder: Path, **settings: Any) -> Path:
     for key, value in settings.items():
         setattr(config, key, value)
     BertForSequenceClassification(config).save_pretrained(str(folder))
-    _tokenizer().save_pretrained(str(folder))
+    tokenizer().save_pretrained(str(folder))
     return folder
 
 
@@ -76,7 +77,7 @@ def sentence_transformer(
     from transformers import BertModel
 
     BertModel(_settings()).save_pretrained(str(folder / "bert"))
-    _tokenizer().save_pretrained(str(folder / "bert"))
+    tokenizer().save_pretrained(str(folder / "bert"))
     transformer = modules.Transformer(str(folder / "bert"))
     parts: list[Any] = [transformer, modules.Pooling(16, "mean")]
     if dense:

@@ -13,6 +13,7 @@ from batchpool.control.edges import FromBatcher
 from batchpool.control.messages import FrontendServing, GetStatus, Message
 from batchpool.control.process_messages import (
     BatcherRunning,
+    ConfigurationRead,
     Discovered,
     DiscoveryFailed,
     Drained,
@@ -165,7 +166,11 @@ def test_a_child_that_cannot_be_understood_is_replaced(scene: Scene) -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [DiscoveryFailed("no such file"), Discovered("v", {}, (), (), (), 1)],
+    [
+        ConfigurationRead("v", {}, 1),
+        DiscoveryFailed("no such file"),
+        Discovered("v", {}, (), (), (), 1),
+    ],
     ids=lambda message: type(message).__name__,
 )
 def test_what_a_discovery_found_goes_to_the_reload(scene: Scene, message: Any) -> None:

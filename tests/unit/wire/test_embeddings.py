@@ -18,6 +18,7 @@ from batchpool.wire.text_routes import check_makes_texts
 TEXT = Tensor("text", "bytes", (), max_bytes=64)
 VECTOR = Tensor("vector", "float32", (2,))
 TOKENS = Tensor("prompt_tokens", "int64", ())
+TRUNCATED = Tensor("truncated", "bool", ())
 
 
 def spec(inputs: list[Tensor], outputs: list[Tensor], *parameters: Tensor) -> ModelSpec:
@@ -65,6 +66,9 @@ def test_a_model_that_embeds_is_asked_for_texts() -> None:
         spec([TEXT], [Tensor("v", "float32", (Dim(3),))]),
         spec([TEXT], [VECTOR, Tensor("prompt_tokens", "float32", ())]),
         spec([TEXT], [VECTOR, Tensor("prompt_tokens", "int64", (1,))]),
+        spec([TEXT], [VECTOR, Tensor("truncated", "int64", ())]),
+        spec([TEXT], [VECTOR, Tensor("truncated", "bool", (1,))]),
+        spec([TEXT], [TRUNCATED]),
         spec([TEXT], [VECTOR], Tensor("needed", "int64", ())),
     ],
 )
@@ -97,6 +101,18 @@ def test_windows_are_joined_and_their_tokens_added() -> None:
         (0, 2.0), (1, 2.0), (2, 1.0),
     ]  # fmt: skip
     assert answer["usage"] == {"prompt_tokens": 50, "total_tokens": 50}
+
+
+def test_texts_that_were_cut_are_told_over_all_windows() -> None:
+    found = model(TOKENS, TRUNCATED, VECTOR)
+    assert found.outputs == ["vector", "prompt_tokens", "truncated"]
+    parts = [
+        {"vector": np.zeros((n, 2), np.float32), "prompt_tokens": np.ones(n, np.int64),
+         "truncated": np.arange(n) == n - 1}
+        for n in (2, 3)
+    ]  # fmt: skip
+    answer = json.loads(embedding_answer(found, parts, binary=True))
+    assert [each.get("truncated") for each in answer["data"]] == [None, True, None, None, True]
 
 
 def test_a_number_that_is_none_is_null_in_json() -> None:

@@ -40,7 +40,7 @@ class Held:
 
 
 def test_what_stands_still_longest_of_the_largest_holder_is_given_up() -> None:
-    memory = MemoryBudget(800, body_bytes=100)
+    memory = MemoryBudget(800, body_bytes=100, clock=lambda: 0.9)
     first = [Held(memory, 1, 90) for _ in range(4)]
     second = [Held(memory, 2, 84) for _ in range(4)]
     first[0].reservation.grow_to(91)
@@ -57,8 +57,8 @@ def test_what_stands_still_longest_of_the_largest_holder_is_given_up() -> None:
     )
 
 
-def test_nothing_is_given_up_for_who_holds_more_than_half_as_much() -> None:
-    memory = MemoryBudget(800, body_bytes=400)
+def test_nothing_young_is_given_up_for_who_holds_more_than_half_as_much() -> None:
+    memory = MemoryBudget(800, body_bytes=400, clock=lambda: 0.9)
     held = [Held(memory, 1, 100) for _ in range(4)] + [Held(memory, 2, 100) for _ in range(3)]
     for flow, size in ((3, 201), (0, 10), (2, 151)):
         with pytest.raises(Overloaded, match="all of the memory"):
@@ -69,7 +69,7 @@ def test_nothing_is_given_up_for_who_holds_more_than_half_as_much() -> None:
 
 
 def test_what_must_go_on_is_passed_over_and_what_was_kept_is_forgotten() -> None:
-    memory = MemoryBudget(800)
+    memory = MemoryBudget(800, clock=lambda: 0.9)
     stays, goes = Held(memory, 1, 100, stays=True), Held(memory, 1, 400)
     other = MemoryReservation(memory, 3)
     other.grow_to(200)

@@ -12,7 +12,7 @@ from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import ConfigError
 from batchpool.core.layout.segments import MODELS_MOST
 from batchpool.core.tensors.spec import ModelSpec, Tensor
-from batchpool.supervisor.plan.diff import differences, revised, worker_pairs
+from batchpool.supervisor.plan.diff import check_server, differences, revised, worker_pairs
 from batchpool.supervisor.plan.plan import Plan, lanes_needed, make_plan
 from batchpool.supervisor.plan.probe_model import ProbedModel
 
@@ -111,6 +111,14 @@ def test_what_needs_other_sockets_or_tables_is_refused_all_at_once() -> None:
         "host and port changed; 9 models take up to 330 lanes, while they change, and the pool was"
         " started with room for 264: restart the service"
     )
+
+
+def test_what_no_models_change_is_told_without_them() -> None:
+    old = plan()
+    check_server(old, ServerConfig(drain_s=3, log_level="debug"), old.frontends, old.socket)
+    with pytest.raises(ConfigError) as caught:
+        check_server(old, ServerConfig(port=9, host="::"), old.frontends + 1, "/other")
+    assert str(caught.value) == "host, port, frontends and socket changed: restart the service"
 
 
 def test_there_are_so_many_entries_and_no_more() -> None:

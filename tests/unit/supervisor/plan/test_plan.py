@@ -193,7 +193,10 @@ class TestDevices:
                 {"cuda": True, "visible": ("2", "3"), "devices": (0, 2)},
                 "devices = [0, 2]: there is no device 2; visible are 0 (2), 1 (3)",
             ),
-            ({"cuda": True, "devices": (0,)}, "devices = [0]: no GPU is visible here"),
+            (
+                {"cuda": True, "devices": (0,)},
+                'devices = [0]: no GPU is visible here; expected "auto" or "cpu"',
+            ),
             (
                 {"cuda": False, "visible": ("0",), "devices": (0,)},
                 "devices = [0]: the installed PyTorch is built without CUDA",

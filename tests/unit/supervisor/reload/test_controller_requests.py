@@ -9,10 +9,14 @@ from typing import Any, cast
 import pytest
 
 from batchpool.control.channel import Channel, pair
-from batchpool.control.process_messages import DiscoveryFailed
+from batchpool.control.process_messages import ConfigurationRead, Discovered, DiscoveryFailed
+from batchpool.core.config.schema import Config
+from batchpool.core.config.server_table import ServerConfig
 from batchpool.core.errors import InvalidRequest, StartError
 from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.children.roles import Role
+from batchpool.supervisor.host.socket_activation import ActivatedSockets
+from batchpool.supervisor.plan.discover import configuration_read
 from batchpool.supervisor.reload import controller as module
 from batchpool.supervisor.reload.controller import ReloadController
 from batchpool.supervisor.reload.worker_swap import SwapPhase
@@ -20,6 +24,7 @@ from tests.unit.supervisor.children.watchdog_scene import ProcessDouble
 from tests.unit.supervisor.plan.test_diff import plan
 
 S = 1_000_000_000
+SOCKET = "/run/pool.sock"
 
 
 class Scene:
@@ -37,7 +42,8 @@ class Scene:
         self._theirs: list[Channel] = []
         self.fleet = SimpleNamespace(was_ready=True, stopping=False)
         resources = SimpleNamespace(
-            plan=plan("a", server={"log_level": "debug"}),
+            plan=plan("a", server={"log_level": "debug"}, socket=SOCKET),
+            activated=ActivatedSockets(),
             metrics=SimpleNamespace(reloaded=lambda *facts: self.notes.append(("count", *facts))),
         )
         service_status = SimpleNamespace(
@@ -99,6 +105,44 @@ def test_a_reload_begins_with_a_discovery_that_is_watched(scene: Scene) -> None:
     assert scene.notes == [("reloading", 100 * S)]
     controller.tick()
     assert len(scene.started) == 1
+
+
+def read(**server: Any) -> ConfigurationRead:
+    config = Config(ServerConfig(log_level="debug", socket=SOCKET, **server))
+    return configuration_read(config)
+
+
+def test_a_configuration_that_needs_a_restart_ends_the_discovery_before_it_probes(
+    scene: Scene,
+) -> None:
+    scene.request("ann")
+    scene.controller.tick()
+    scene.controller.discovered(read(port=9, frontends=1))
+    assert cast(Any, scene.started[-1].process).signals == [9]
+    scene.end(status=-9)
+    text = "nothing was changed: port changed: restart the service"
+    assert scene.told == [("ann", False, text)]
+
+
+def test_another_batchpool_ends_the_discovery_before_it_probes(scene: Scene) -> None:
+    scene.request("ann")
+    scene.controller.tick()
+    scene.controller.discovered(ConfigurationRead("batchpool 99", {"unheard": 1}, 4))
+    scene.end(status=-9)
+    ((_, done, text),) = scene.told
+    assert not done
+    assert text.startswith("nothing was changed: batchpool 99 is installed now and the pool runs")
+
+
+def test_a_configuration_that_the_pool_may_take_lets_the_discovery_go_on(scene: Scene) -> None:
+    scene.request("ann")
+    scene.controller.tick()
+    scene.controller.discovered(read(frontends=1, drain_s=3))
+    assert cast(Any, scene.started[-1].process).signals == []
+    scene.controller.discovered(Discovered("batchpool 99", {}, (), (), (), 4))
+    scene.end(status=0)
+    ((_, _, text),) = scene.told
+    assert text.startswith("nothing was changed: batchpool 99 is installed now")
 
 
 def test_a_wrong_configuration_changes_nothing_and_is_told(scene: Scene) -> None:

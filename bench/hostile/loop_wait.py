@@ -3,11 +3,12 @@
     python -m bench.hostile.loop_wait [--requests 400] [--save FILE.json]
 
 A front end without a pool in one process: real sockets, connections, endpoint and lane; rows are
-done as soon as they were handed over, between turns or within one. Before every turn of the loop each hostile caller, from an
-address of its own, has sent as much as its sockets take, so that each turn finds all that it may
-find. What is told, in CPU time of the loop's thread, which other programs of the machine hardly
-change, is how long a turn takes, how long until the row of a request on a connection that is open
-was handed over, and until its answer has come; and until an answer on a new connection.
+done as soon as they were handed over, between turns or within one. Before every turn of the loop
+each hostile caller, from an address of its own, has sent as much as its sockets take, so that each
+turn finds all that it may find. What is told, in CPU time of the loop's thread, which other
+programs of the machine hardly change, is how long a turn takes, how long until the row of a request
+on a connection that is open was handed over, and until its answer has come; and until an answer on
+a new connection.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
+from batchpool.batcher.dispatched_batch import DispatchedBatch
+from batchpool.batcher.worker_proxy import WorkerProxy
 
 PROVEN_AFTER = 16  # tokens
 LOOK_AGAIN_NS = 5_000_000

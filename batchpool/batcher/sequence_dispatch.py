@@ -84,17 +84,16 @@ class SequenceDispatch:
         return decision.wake_at_ns
 
     def _view(self, model: ModelQueue, worker: WorkerProxy, held: bool) -> SequenceWorker:
-        segment = worker.worker_segment
-        sequences = min(model.limits.max_batch, segment.layout.slots)
-        own = segment.sequences.get()
+        sequences = min(model.limits.max_batch, worker.worker_segment.layout.slots)
+        own, kv_tokens = worker.sequence_limits()
         return SequenceWorker(
             worker.number,
             worker.in_flight,
             min(sequences, own) if own else sequences,
             worker.reserved_tokens,
-            segment.kv_tokens.get(),
+            kv_tokens,
             worker.runnable_lanes(self._lanes.serials, self._lanes.version),
-            held or worker.runs_apart(),
+            held or worker.runs_apart() or bool(worker.damage),
         )
 
     def _dispatch_apart(

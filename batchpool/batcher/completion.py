@@ -61,7 +61,7 @@ class Completion:
         known."""
         model = self._models[worker.model]
         assert batch.end is not None
-        outcome = batch.end.outcome
+        outcome = batch.end[0]
         self._count(worker, model, batch, outcome)
         if outcome == _OK:
             if batch.parts is None:
@@ -166,7 +166,7 @@ class Completion:
             return
         start_ns, end_ns, extents = 0, 0, 0
         if batch.end is not None and outcome != LOST:
-            start_ns, end_ns, extents = batch.end.start_ns, batch.end.end_ns, batch.end.extents
+            *_, extents, start_ns, end_ns = batch.end
         elif not worker.damage and worker.has_launched(batch):
             start_ns = max(0, worker.worker_segment.start_ns_of[batch.record])
         done_ns = max(self.now_ns, end_ns)
@@ -198,15 +198,17 @@ class Completion:
 
     def _count_others(self, worker: WorkerProxy, model: ModelQueue, batch: DispatchedBatch) -> int:
         """Count the rows that the worker ended without an output; returns how many these are."""
-        found = batch.end
-        if found is None or not (found.refused or found.expired or found.cancelled):
+        if batch.end is None:
+            return 0
+        _, refused, expired, cancelled, _, _, _ = batch.end
+        if not (refused or expired or cancelled):
             return 0
         rows: int = batch.rows.shape[1]  # fewer than the worker counted, after a takeover
         left = rows
         for end, counted in (
-            (End.INVALID_INPUT, found.refused),
-            (End.DEADLINE, found.expired),
-            (End.CANCELLED, found.cancelled),
+            (End.INVALID_INPUT, refused),
+            (End.DEADLINE, expired),
+            (End.CANCELLED, cancelled),
         ):
             if counted:
                 model.metrics.end(end, min(counted, left))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from batchpool.batcher.mapped_lanes import LaneParts
 from batchpool.batcher.segment_checks import BatchEnd
@@ -26,7 +26,8 @@ class DispatchedBatch:
 
     A running sequence of a generator is a batch of one row. tokens: those that are reserved for it.
     parts: `rows` by lane, where they are known already. bucket, cancels: as in its record; cancels
-    is negative if that is not known. end: how it ended, once the worker has said so.
+    is negative if that is not known. end: how it ended, once the worker has said so. entry: of a
+    ring, which names this use of the record.
     """
 
     record: int
@@ -45,6 +46,7 @@ class DispatchedBatch:
     bucket: int
     cancels: int
     end: BatchEnd | None
+    entry: int = field(init=False)
 
     def __init__(
         self,
@@ -81,14 +83,10 @@ class DispatchedBatch:
         self.bucket = bucket
         self.cancels = cancels
         self.end = end
+        self.entry = record | (token & 0xFFFFFFFF) << 32
 
     def cancels_since(self, lanes: Sequence[Lane]) -> bool:
         """True if a client may have cancelled rows of it since its dispatch. lanes: all those that
         it has rows of."""
         cancels = sum([lane.cancels.get() for lane in lanes])
         return cancels & CANCELS_MASK != self.cancels
-
-    @property
-    def entry(self) -> int:
-        """The ring entry that names this use of the record."""
-        return self.record | (self.token & 0xFFFFFFFF) << 32

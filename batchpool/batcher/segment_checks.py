@@ -12,8 +12,6 @@ Each function returns what was found, in words for people; "" where the segment 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.shm.batch_record import DamagedSegment, read_record
 from batchpool.shm.ring import DamagedRing
@@ -24,32 +22,13 @@ HOUR_NS = 3_600_000_000_000
 LARGEST = 1 << 62  # of tokens and of times: what is added to them stays inside 64 bits
 _LOW_HALF = 0xFFFFFFFF
 _SKIPPED = 1 << 20  # tokens that batchers may have died with before they published them
-_LAST_OUTCOME, _RETURNED = max(map(int, BatchOutcome)), int(BatchOutcome.RETURNED)
+_OK, _RETURNED = int(BatchOutcome.OK), int(BatchOutcome.RETURNED)
+_LAST_OUTCOME = max(map(int, BatchOutcome))
 
 
-class BatchEnd(NamedTuple):
-    """The words with which a worker ends a batch, copied once; see core/layout/segments.py."""
-
-    outcome: int
-    refused: int
-    expired: int
-    cancelled: int
-    extents: int
-    start_ns: int
-    end_ns: int
-
-
-def end_of(segment: WorkerSegment, record: int) -> BatchEnd:
-    """A copy of the end of a batch, unchecked."""
-    return BatchEnd(
-        segment.outcome_of[record],
-        segment.refused_of[record],
-        segment.expired_of[record],
-        segment.cancelled_of[record],
-        segment.extents_of[record],
-        segment.start_ns_of[record],
-        segment.end_ns_of[record],
-    )
+# The words with which a worker ends a batch, copied once; see core/layout/segments.py: outcome,
+# refused, expired, cancelled, extents, start_ns, end_ns. A plain tuple, made for every batch.
+BatchEnd = tuple[int, int, int, int, int, int, int]
 
 
 def end_damage(end: BatchEnd, size: int, most: int, generates: bool, now_ns: int) -> str:
@@ -57,14 +36,14 @@ def end_damage(end: BatchEnd, size: int, most: int, generates: bool, now_ns: int
     unknown."""
     outcome, refused, expired, cancelled, extents, start_ns, end_ns = end
     latest_ns = now_ns + HOUR_NS if now_ns else LARGEST
-    if not 0 < outcome <= _LAST_OUTCOME or (outcome == _RETURNED and not generates):
-        return f"a batch ended with the outcome {outcome}"
+    if not (0 <= end_ns <= latest_ns and 0 <= start_ns <= latest_ns):
+        return f"a batch began at {start_ns} ns and ended at {end_ns} ns"
     if refused + expired + cancelled > size or extents > most:
         counts = f"{refused} refused, {expired} late, {cancelled} cancelled, {extents} extents"
         return f"a batch of {size} rows ended with {counts}"
-    if not (0 <= end_ns <= latest_ns and 0 <= start_ns <= latest_ns):
-        return f"a batch began at {start_ns} ns and ended at {end_ns} ns"
-    return ""
+    if outcome == _OK or (1 < outcome <= _LAST_OUTCOME and (generates or outcome != _RETURNED)):
+        return ""
+    return f"a batch ended with the outcome {outcome}"
 
 
 def attached_damage(segment: WorkerSegment) -> str:

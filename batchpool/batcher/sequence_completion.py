@@ -47,7 +47,7 @@ class SequenceCompletion(Completion):
         together: dict[int, list[DispatchedBatch]] = {}
         for batch in done:
             assert batch.end is not None
-            outcome = batch.end.outcome
+            outcome = batch.end[0]
             if outcome == _OK:
                 self._end(worker, batch)
             else:
@@ -70,7 +70,7 @@ class SequenceCompletion(Completion):
                 done.append(batch)
             else:
                 (lost if worker.has_launched(batch) else waiting).append(batch)
-        failed = sum(b.end is not None and b.end.outcome not in (_OK, _RETURNED) for b in done)
+        failed = sum(b.end is not None and b.end[0] not in (_OK, _RETURNED) for b in done)
         self.finish(worker, done, len(lost))
         if lost:
             self._fail(worker, lost, LOST, len(lost) + failed, cause)

@@ -13,6 +13,7 @@ from batchpool.batcher.mapped_lanes import MappedLanes
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.probation import LOOK_AGAIN_NS, Probation
 from batchpool.batcher.sequence_completion import SequenceCompletion
+from batchpool.batcher.sequence_words import sequence_limits
 from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import DispatchReason, SlotState
@@ -85,7 +86,7 @@ class SequenceDispatch:
 
     def _view(self, model: ModelQueue, worker: WorkerProxy, held: bool) -> SequenceWorker:
         sequences = min(model.limits.max_batch, worker.worker_segment.layout.slots)
-        own, kv_tokens = worker.sequence_limits()
+        own, kv_tokens = sequence_limits(worker)
         return SequenceWorker(
             worker.number,
             worker.in_flight,

@@ -9,10 +9,8 @@ import numpy.typing as npt
 
 from batchpool.batcher.dispatched_batch import DispatchedBatch
 from batchpool.batcher.segment_checks import (
-    LARGEST,
     attached_damage,
     end_damage,
-    end_of,
     freed_entries,
 )
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
@@ -21,7 +19,7 @@ from batchpool.core.scheduler.element_budget import RowElements
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import I64, QueueColumn, largest, least
 from batchpool.core.scheduler.size_buckets import joined_bucket
-from batchpool.shm.batch_record import BatchRecord, write_record
+from batchpool.shm.batch_record import write_record
 from batchpool.shm.ring import DamagedRing
 from batchpool.shm.segment import word
 from batchpool.shm.worker_segment import CANCELS_MASK, WorkerSegment
@@ -44,7 +42,8 @@ class WorkerProxy:
     `row_elements` tells those of a row. last_bucket: of its last batch; -1 before the first one.
     reserved_tokens: of a generator's worker, those that its sequences may have. mapped_ns: when its
     segment was mapped, 0 for unknown. handled: ring entries that may still come, whose batches a
-    batcher has completed already. good: batches that it has finished well.
+    batcher has completed already. good: batches that it has finished well. sequence_limits: as in
+    batcher/sequence_words.py, None before they were read.
 
     damage: what was found in the segment that no correct process writes, "" while it is sound; see
     batcher/segment_checks.py. report_damage was called with the number, that, and whether any batch
@@ -88,13 +87,14 @@ class WorkerProxy:
         self._cells = worker_segment.memory.cells()
         self._cq_tail_at = word(worker_segment.layout, "cq_tail")
         self._ready_at = word(worker_segment.layout, "ready")
+        self._launched_at = word(worker_segment.layout, "launched")
         self._cq_head = self._cells[word(worker_segment.layout, "cq_head")]
         self.token = int(worker_segment.token.max())
         self._last_done_ns = 0
         self._peeked = 0  # completion entries that the last `finished` saw
         self._view: WorkerView | None = None
         self._most = worker_segment.tickets.shape[2]
-        self._sequence_limits: tuple[int, int] | None = None
+        self.sequence_limits: tuple[int, int] | None = None
         self._mapped_ns = mapped_ns
         self._report_damage = report_damage
         self.good = self._ended = 0
@@ -108,7 +108,7 @@ class WorkerProxy:
         if not self.damage:
             self.damage = damage
             # What every step reads of the segment is nothing from now on: no ring entry, not ready.
-            self._cells = [0] * (max(self._cq_tail_at, self._ready_at) + 1)
+            self._cells = [0] * (max(self._launched_at, self._ready_at, self._cq_tail_at) + 1)
             self._cq_head = self._peeked = 0
             self._report_damage(self.number, damage, self.good > 0)
 
@@ -155,34 +155,35 @@ class WorkerProxy:
         """Write a free record; storing its token last makes it the rows' record. The caller then
         marks the rows RUNNING and calls `publish`. number: see `DispatchedBatch`. cancels: the sum
         of `cancels_heard` of the rows' lanes. tokens: those that are reserved for a sequence."""
-        worker_segment, unused = self.worker_segment, self._unused
+        segment, unused = self.worker_segment, self._unused
         assert unused, "more batches in flight than records"
         record = unused.pop()
         while record in self.batches:  # one that was adopted
             record = unused.pop()
         n = rows.shape[1]
-        attempt = largest(rows[QueueColumn.ATTEMPT])
+        if n == 1:
+            attempt = rows.item(QueueColumn.ATTEMPT, 0)
+            due_ns = rows.item(QueueColumn.DEADLINE_NS, 0)
+        else:
+            attempt = largest(rows[QueueColumn.ATTEMPT])
+            due_ns = least(rows[QueueColumn.DEADLINE_NS])
         cancels &= CANCELS_MASK
         bucket = 0
         if tokens:  # of a generator, whose bucket this is
             detail = rows.item(QueueColumn.SUBMIT_NS, 0)
             self.reserved_tokens += tokens
         else:
-            bucket = int(rows[QueueColumn.BUCKET, 0])
+            bucket = rows.item(QueueColumn.BUCKET, 0)
             if bucket and least(rows[QueueColumn.BUCKET]) != largest(rows[QueueColumn.BUCKET]):
                 bucket = joined_bucket({*rows[QueueColumn.BUCKET].tolist()})
             self.last_bucket = detail = bucket
-        self.token += 1
-        tickets = rows[:_TICKET].astype(np.uint32, "C")
-        due_ns = least(rows[QueueColumn.DEADLINE_NS])
-        written = BatchRecord(
-            self.token, n, int(reason), attempt, tokens, due_ns, detail, cancels, tickets
-        )
-        write_record(worker_segment, record, written)
-        worker_segment.token_of[record] = self.token
+        token = self.token = self.token + 1
+        why, tickets = int(reason), rows[:_TICKET]
+        write_record(segment, record, tickets, token, why, attempt, tokens, due_ns, detail, cancels)
+        segment.token_of[record] = token
         apart = reason is DispatchReason.APART
         batch = DispatchedBatch(
-            record, self.token, rows, now_ns, n, number, apart, int(reason), attempt,
+            record, token, rows, now_ns, n, number, apart, why, attempt,
             tokens=tokens, bucket=bucket, cancels=cancels,
         )  # fmt: skip
         self.batches[record] = batch
@@ -196,12 +197,15 @@ class WorkerProxy:
 
     def publish(self, batch: DispatchedBatch) -> None:
         """Push the record's ring entry and ring the worker."""
-        self.publish_all((batch,))
+        self._publish([batch.entry])
 
     def publish_all(self, batches: Sequence[DispatchedBatch]) -> None:
         """Push the ring entries of records in the order of their tokens, and ring the worker."""
+        self._publish([batch.entry for batch in batches])
+
+    def _publish(self, entries: list[int]) -> None:
         try:
-            self._sq.push_few([batch.entry for batch in batches])
+            self._sq.push_few(entries)
         except AssertionError:
             self.mark_broken("ring counters disagree: the submission ring has no room")
             return
@@ -219,7 +223,7 @@ class WorkerProxy:
         return self._cells[self._cq_tail_at] == self._cq_head
 
     def finished(self, now_ns: int = 0) -> list[DispatchedBatch]:
-        """The batches with an entry in the completion ring, oldest first.
+        """The batches with an entry in the completion ring, oldest first. now_ns: 0 for unknown.
 
         The caller frees each one when its rows are completed, then calls `advance`.
         """
@@ -233,7 +237,7 @@ class WorkerProxy:
             return done
         for entry in entries.tolist():
             batch = self.batches.get(entry & 0xFFFFFFFF)
-            if batch is not None and batch.token & 0xFFFFFFFF == entry >> 32:
+            if batch is not None and batch.entry == entry:
                 if self.has_finished(batch, now_ns):
                     done.append(batch)
                     continue
@@ -260,11 +264,11 @@ class WorkerProxy:
         included."""
         since_ns = max(batch.sent_ns, self._last_done_ns)
         self._last_done_ns = now_ns
-        end = batch.end
-        if batch.sent_ns and end is not None and end.outcome == _OK:
-            if end.refused >= batch.size or end.expired:
+        if batch.sent_ns and batch.end is not None and batch.end[0] == _OK:
+            _, refused, expired, cancelled, _, _, _ = batch.end
+            if refused >= batch.size or expired:
                 return  # less was computed: such times would make the next batches look cheap
-            if not end.cancelled:
+            if not cancelled:
                 self.service_time.took(batch.size, now_ns - since_ns)
                 if self.elements_time is not None and self.row_elements is not None:
                     elements = self.row_elements.of(batch.bucket)
@@ -356,38 +360,35 @@ class WorkerProxy:
         if not self._ended <= launched <= self.token:
             self.mark_broken(f"batch {launched} was launched, of {self._ended} to {self.token}")
 
-    def tokens_made(self, batch: DispatchedBatch) -> int:
-        """The tokens that the worker has made for a sequence since it joined; 0 before."""
-        # What an earlier use of the record left is gone before `launched` names this one.
-        made = self.worker_segment.made_of[batch.record] if self.has_launched(batch) else 0
-        if made > batch.tokens:
-            self.mark_broken(f"{made} tokens were made of {batch.tokens}")
-        return 0 if self.damage else made
-
-    def sequence_limits(self) -> tuple[int, int]:
-        """The sequences and tokens that a generator's worker holds, 0 for any number; it says so
-        before it is ready, and never otherwise."""
-        found = self.worker_segment.sequences.get(), self.worker_segment.kv_tokens.get()
-        self._sequence_limits = self._sequence_limits or found
-        if found != self._sequence_limits or max(found) >= LARGEST:
-            self.mark_broken(f"its limits of sequences and tokens became {found}")
-        return (0, 0) if self.damage else self._sequence_limits
-
     def has_finished(self, batch: DispatchedBatch, now_ns: int = 0) -> bool:
         """True if the worker stored `finished` for this batch, with or without a ring entry; its
         `end` is known then. now_ns: about now, 0 for unknown."""
         segment, record = self.worker_segment, batch.record
         if batch.end is not None:
             return True
-        if self.damage or segment.finished_of[record] != batch.token:
+        if segment.finished_of[record] != batch.token or self.damage:
             return False
-        end, now_ns = end_of(segment, record), max(now_ns, self._mapped_ns)
-        damage = end_damage(end, batch.size, self._most, batch.tokens > 0, now_ns)
-        if damage or segment.launched.get() < batch.token:
-            self.mark_broken(damage or f"batch {batch.token} has ended and was not launched")
-            return False
+        outcome, refused, expired, cancelled, extents, start_ns, end_ns = end = (
+            segment.outcome_of[record], segment.refused_of[record], segment.expired_of[record],
+            segment.cancelled_of[record], segment.extents_of[record], segment.start_ns_of[record],
+            segment.end_ns_of[record],
+        )  # fmt: skip
+        launched = self._cells[self._launched_at] >= batch.token
+        if not (
+            launched
+            and outcome == _OK
+            and refused + expired + cancelled <= batch.size
+            and extents <= self._most
+            and 0 <= start_ns <= end_ns <= now_ns
+        ):  # unlike most batches; a time may be a little later than the step's
+            damage = end_damage(
+                end, batch.size, self._most, batch.tokens > 0, now_ns or self._mapped_ns
+            )
+            if damage or not launched:
+                self.mark_broken(damage or f"batch {batch.token} ended and was not launched")
+                return False
         batch.end = end
-        self.good += end.outcome == _OK
+        self.good += outcome == _OK
         self._ended = max(self._ended, batch.token)
         return True
 

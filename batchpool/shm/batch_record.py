@@ -9,7 +9,6 @@ nowhere else.
 
 from __future__ import annotations
 
-import struct
 import zlib
 from typing import NamedTuple
 
@@ -18,8 +17,7 @@ import numpy.typing as npt
 
 from batchpool.shm.worker_segment import WorkerSegment
 
-U32 = npt.NDArray[np.uint32]
-_HEAD = struct.Struct("<qqIIIIqqq")
+I64 = npt.NDArray[np.int64]
 
 
 class DamagedSegment(Exception):
@@ -39,47 +37,23 @@ class BatchRecord(NamedTuple):
     due_ns: int
     detail: int
     cancels: int
-    tickets: U32
+    tickets: I64
 
 
-def check_of(record: BatchRecord, freed: int) -> int:
-    """The CRC of a record. freed: the token of its former use, which a wrong word there would
-    otherwise make the present one again."""
-    token, n, reason, attempt, tokens, due_ns, detail, cancels, tickets = record
-    head = _HEAD.pack(token, freed, n, reason, attempt, tokens, due_ns, detail, cancels)
-    return zlib.crc32(tickets, zlib.crc32(head))  # type: ignore[arg-type]  # a C-contiguous array
-
-
-def copy_of(segment: WorkerSegment, record: int) -> BatchRecord:
-    """A record as it stands, whoever wrote it; its rows are at most those that it has room for."""
-    n, tokens = segment.n_of[record], segment.tokens_of[record]
-    detail = segment.submit_ns_of if tokens else segment.bucket_of
-    return BatchRecord(
-        segment.token_of[record],
-        n,
-        segment.reason_of[record],
-        segment.attempt_of[record],
-        tokens,
-        segment.due_ns_of[record],
-        detail[record],
-        segment.cancels_of[record],
-        segment.tickets[record, :, :n].copy(),
-    )
-
-
-def read_record(segment: WorkerSegment, record: int) -> BatchRecord:
-    """A copy of a record in use. Raises DamagedSegment where it is not what the batcher wrote."""
-    if not 0 <= record < segment.layout.slots:
-        raise DamagedSegment(f"an entry names record {record} of {segment.layout.slots}")
-    found = copy_of(segment, record)
-    if segment.check_of[record] != check_of(found, segment.freed_of[record]):
-        raise DamagedSegment(f"batch record {record} was overwritten")
-    return found
-
-
-def write_record(segment: WorkerSegment, record: int, written: BatchRecord) -> None:
+def write_record(
+    segment: WorkerSegment,
+    record: int,
+    tickets: I64,
+    token: int,
+    reason: int,
+    attempt: int,
+    tokens: int,
+    due_ns: int,
+    detail: int,
+    cancels: int,
+) -> None:
     """Write a free record but for its token, the store of which makes it the rows' own."""
-    _, n, reason, attempt, tokens, due_ns, detail, cancels, tickets = written
+    n = tickets.shape[1]
     segment.n_of[record] = n
     segment.reason_of[record] = reason
     segment.attempt_of[record] = attempt
@@ -91,4 +65,27 @@ def write_record(segment: WorkerSegment, record: int, written: BatchRecord) -> N
     else:
         segment.bucket_of[record] = detail
     segment.tickets[record, :, :n] = tickets
-    segment.check_of[record] = check_of(written, segment.freed_of[record])
+    head = token, segment.freed_of[record], n, reason, attempt, tokens, due_ns, detail, cancels
+    segment.check_of[record] = _check(head, tickets)
+
+
+def read_record(segment: WorkerSegment, record: int) -> BatchRecord:
+    """A copy of a record in use. Raises DamagedSegment where it is not what the batcher wrote."""
+    if not 0 <= record < segment.layout.slots:
+        raise DamagedSegment(f"an entry names record {record} of {segment.layout.slots}")
+    token, n, reason = segment.token_of[record], segment.n_of[record], segment.reason_of[record]
+    attempt, tokens = segment.attempt_of[record], segment.tokens_of[record]
+    due_ns, cancels = segment.due_ns_of[record], segment.cancels_of[record]
+    detail = (segment.submit_ns_of if tokens else segment.bucket_of)[record]
+    tickets = segment.tickets[record, :, :n].astype(np.int64)  # as many as there is room for
+    head = token, segment.freed_of[record], n, reason, attempt, tokens, due_ns, detail, cancels
+    if segment.check_of[record] != _check(head, tickets):
+        raise DamagedSegment(f"batch record {record} was overwritten")
+    return BatchRecord(token, n, reason, attempt, tokens, due_ns, detail, cancels, tickets)
+
+
+def _check(head: tuple[int, ...], tickets: I64) -> int:
+    """The CRC of a record. head: its words, among them the token of its former use, which a wrong
+    word there would otherwise make the present one again. The hash of whole numbers is the same in
+    all processes of a pool, which run the same Python."""
+    return zlib.crc32(tickets.tobytes(), hash(head) & 0xFFFFFFFF)

@@ -13,7 +13,7 @@ from batchpool.core.layout.segments import worker_layout_of
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.generator import FINISH_REASON, Generator
 from batchpool.model import spec_of
-from batchpool.shm.batch_record import BatchRecord, write_record
+from batchpool.shm.batch_record import write_record
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.stats.tracebacks import NoteTraceback
@@ -130,12 +130,10 @@ class SequenceBench:
         segment = self.segment
         record = int(np.flatnonzero(segment.token == segment.freed)[0])
         self._tokens += 1
-        tickets = np.array([[lane], [slot], [own.sequence[slot]]], dtype=np.uint32)
+        tickets = np.array([[lane], [slot], [own.sequence[slot]]], dtype=np.int64)
         submit_ns = int(own.submit_ns[slot])
         write_record(
-            segment,
-            record,
-            BatchRecord(self._tokens, 1, 0, 0, reserved, due_ns, submit_ns, 0, tickets),
+            segment, record, tickets, self._tokens, 0, 0, reserved, due_ns, submit_ns, cancels=0
         )
         segment.token_of[record] = self._tokens
         self._sq.push_few([record | self._tokens << 32])

@@ -138,7 +138,7 @@ class Batcher:
         worker = self.workers.remove(number)
         if worker is None:
             return
-        worker.check_launched()
+        worker.check()
         if self.models[worker.model].generates:
             self.sequence_ends.lose(worker, cause)
         for batch in list(worker.batches.values()):

@@ -48,7 +48,7 @@ def end_damage(end: BatchEnd, size: int, most: int, generates: bool, now_ns: int
 
 def attached_damage(segment: WorkerSegment) -> str:
     """The damage in a segment that the batcher has just mapped, at whose other end the worker may
-    be at work: nothing here depends on how far it is."""
+    be at work, or whose worker has ended: nothing here depends on how far it is."""
     return _counters_damage(segment) or _records_damage(segment) or _published_damage(segment)
 
 
@@ -64,9 +64,9 @@ def _counters_damage(segment: WorkerSegment) -> str:
 
 def _records_damage(segment: WorkerSegment) -> str:
     tokens, freed = segment.token[:].tolist(), segment.freed[:].tolist()
-    last = max(tokens)
-    if last >= LARGEST or segment.launched.get() > last:
-        return f"batch {segment.launched.get()} was launched, of {last}"
+    last, ended, launched = max(tokens), int(segment.finished[:].max()), segment.launched.get()
+    if last >= LARGEST or not ended <= launched <= last:
+        return f"batch {launched} was launched, of {ended} to {last}"
     published = segment.memory.cells()[word(segment.layout, "sq_tail")]
     if published > last:
         return f"{published} batches were published, of {last}"

@@ -66,7 +66,7 @@ class SequenceCompletion(Completion):
             list[DispatchedBatch](),
         )
         for batch in worker.batches.values():
-            if worker.has_finished(batch):
+            if worker.has_finished(batch, self.now_ns):
                 done.append(batch)
             else:
                 (lost if worker.has_launched(batch) else waiting).append(batch)

@@ -87,7 +87,6 @@ class WorkerProxy:
         self._cells = worker_segment.memory.cells()
         self._cq_tail_at = word(worker_segment.layout, "cq_tail")
         self._ready_at = word(worker_segment.layout, "ready")
-        self._launched_at = word(worker_segment.layout, "launched")
         self._cq_head = self._cells[word(worker_segment.layout, "cq_head")]
         self.token = int(worker_segment.token.max())
         self._last_done_ns = 0
@@ -97,7 +96,7 @@ class WorkerProxy:
         self.sequence_limits: tuple[int, int] | None = None
         self._mapped_ns = mapped_ns
         self._report_damage = report_damage
-        self.good = self._ended = 0
+        self.good = 0
         self.handled = freed_entries(worker_segment)
         self.damage = ""
         if damage := attached_damage(worker_segment):
@@ -108,7 +107,7 @@ class WorkerProxy:
         if not self.damage:
             self.damage = damage
             # What every step reads of the segment is nothing from now on: no ring entry, not ready.
-            self._cells = [0] * (max(self._launched_at, self._ready_at, self._cq_tail_at) + 1)
+            self._cells = [0] * (max(self._cq_tail_at, self._ready_at) + 1)
             self._cq_head = self._peeked = 0
             self._report_damage(self.number, damage, self.good > 0)
 
@@ -238,14 +237,14 @@ class WorkerProxy:
         for entry in entries.tolist():
             batch = self.batches.get(entry & 0xFFFFFFFF)
             if batch is not None and batch.entry == entry:
-                if self.has_finished(batch, now_ns):
-                    done.append(batch)
-                    continue
-            elif entry in self.handled:
-                self.handled.remove(entry)
+                if not self._read_end(batch, now_ns):
+                    return []
+                done.append(batch)
                 continue
-            self.mark_broken(f"a ring entry names batch {entry >> 32}, which has not just ended")
-            return []
+            if entry not in self.handled:
+                self.mark_broken(f"a ring entry names batch {entry >> 32}, which is not in flight")
+                return []
+            self.handled.remove(entry)
         if len(done) > 1 and len({batch.record for batch in done}) < len(done):
             self.mark_broken("a batch stands twice in the completion ring")
             return []
@@ -354,47 +353,47 @@ class WorkerProxy:
         may be all that a broken worker had."""
         return bool(self.damage) or self.worker_segment.launched.get() >= batch.token
 
-    def check_launched(self) -> None:
-        """When the worker has ended: check the word on which the blame for its end depends."""
-        launched = self.worker_segment.launched.get()
-        if not self._ended <= launched <= self.token:
-            self.mark_broken(f"batch {launched} was launched, of {self._ended} to {self.token}")
+    def check(self) -> None:
+        """Check the whole segment, when the worker has ended: the blame depends on it."""
+        if not self.damage and (damage := attached_damage(self.worker_segment)):
+            self.mark_broken(damage)
 
     def has_finished(self, batch: DispatchedBatch, now_ns: int = 0) -> bool:
         """True if the worker stored `finished` for this batch, with or without a ring entry; its
-        `end` is known then. now_ns: about now, 0 for unknown."""
+        `end` is known then. now_ns: about now, 0 for when the segment was mapped."""
+        if batch.end is None and not self.damage:
+            if self.worker_segment.finished_of[batch.record] != batch.token:
+                return False
+            if self.has_launched(batch):
+                return self._read_end(batch, now_ns or self._mapped_ns)
+            self.mark_broken(f"batch {batch.token} ended and was not launched")
+        return batch.end is not None
+
+    def _read_end(self, batch: DispatchedBatch, now_ns: int) -> bool:
+        """Copy the words with which a batch has ended; False where they cannot be."""
         segment, record = self.worker_segment, batch.record
-        if batch.end is not None:
-            return True
-        if segment.finished_of[record] != batch.token or self.damage:
-            return False
         outcome, refused, expired, cancelled, extents, start_ns, end_ns = end = (
             segment.outcome_of[record], segment.refused_of[record], segment.expired_of[record],
             segment.cancelled_of[record], segment.extents_of[record], segment.start_ns_of[record],
             segment.end_ns_of[record],
         )  # fmt: skip
-        launched = self._cells[self._launched_at] >= batch.token
         if not (
-            launched
-            and outcome == _OK
+            outcome == _OK
             and refused + expired + cancelled <= batch.size
             and extents <= self._most
             and 0 <= start_ns <= end_ns <= now_ns
         ):  # unlike most batches; a time may be a little later than the step's
-            damage = end_damage(
-                end, batch.size, self._most, batch.tokens > 0, now_ns or self._mapped_ns
-            )
-            if damage or not launched:
-                self.mark_broken(damage or f"batch {batch.token} ended and was not launched")
+            damage = end_damage(end, batch.size, self._most, batch.tokens > 0, now_ns)
+            if damage:
+                self.mark_broken(damage)
                 return False
         batch.end = end
         self.good += outcome == _OK
-        self._ended = max(self._ended, batch.token)
         return True
 
     def free(self, batch: DispatchedBatch) -> None:
         """Release the record of a batch all of whose rows are completed."""
-        self.worker_segment.freed[batch.record] = batch.token
+        self.worker_segment.freed_of[batch.record] = batch.token
         del self.batches[batch.record]
         self.reserved_tokens -= batch.tokens
         self._unused.append(batch.record)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchpool.batcher.metrics import End
 from batchpool.core.layout.segments import worker_layout
 from tests.unit.batcher.damaged_house import LANES, MOST, OTHER, VICTIM, House, Seat, places
 
@@ -100,3 +101,19 @@ def test_a_segment_of_zeros_is_found_at_once(house: House) -> None:
     assert "its magic is 0x0" in house.broken[seat.number]
     check(house)
     assert house.replaced == [seat.number]
+
+
+def test_a_batch_that_ends_hours_after_its_segment_was_mapped_has_a_sound_end() -> None:
+    """Also where its worker died before it told of the end."""
+    house = House(workers=1)
+    (seat,) = (seat for seat in house.seats.values() if seat.model == VICTIM)
+    house.now_ns += 5 * 3600 * 10**9
+    house.send(VICTIM, 1)
+    house.batcher.step(house.now_ns)
+    while not seat.segment.finished.any():
+        seat.step()
+    seat.raw[seat.layout.words["cq_tail"]] = 0  # as if it had died just before this store
+    house.batcher.lose_worker(seat.number, "was killed")
+    assert house.broken == {}
+    assert house.metrics[VICTIM].ended(End.OK) == 1
+    house.close()

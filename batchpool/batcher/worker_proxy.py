@@ -27,6 +27,7 @@ from batchpool.shm.worker_segment import CANCELS_MASK, WorkerSegment
 _OK = int(BatchOutcome.OK)
 # A batch is overdue after so many times the usual time, and this besides: it may never end.
 _OVERDUE_TIMES, _OVERDUE_NS = 4, 100_000_000
+_NO_ROOM = "ring counters disagree: the submission ring has no room"
 _TICKET = QueueColumn.SEQUENCE + 1  # the first columns of a row: its lane, slot and sequence
 
 
@@ -182,8 +183,8 @@ class WorkerProxy:
         segment.token_of[record] = token
         apart = reason is DispatchReason.APART
         batch = DispatchedBatch(
-            record, token, rows, now_ns, n, number, apart, why, attempt,
-            tokens=tokens, bucket=bucket, cancels=cancels,
+            record, token, rows, now_ns, n, number, apart, why, attempt, 0, False, tokens, None,
+            bucket, cancels,
         )  # fmt: skip
         self.batches[record] = batch
         return batch
@@ -196,18 +197,18 @@ class WorkerProxy:
 
     def publish(self, batch: DispatchedBatch) -> None:
         """Push the record's ring entry and ring the worker."""
-        self._publish([batch.entry])
+        try:
+            self._sq.push_few([batch.entry])
+        except AssertionError:
+            self.mark_broken(_NO_ROOM)
+        self.ring()
 
     def publish_all(self, batches: Sequence[DispatchedBatch]) -> None:
         """Push the ring entries of records in the order of their tokens, and ring the worker."""
-        self._publish([batch.entry for batch in batches])
-
-    def _publish(self, entries: list[int]) -> None:
         try:
-            self._sq.push_few(entries)
+            self._sq.push_few([batch.entry for batch in batches])
         except AssertionError:
-            self.mark_broken("ring counters disagree: the submission ring has no room")
-            return
+            self.mark_broken(_NO_ROOM)
         self.ring()
 
     def has_published(self, batch: DispatchedBatch) -> bool:

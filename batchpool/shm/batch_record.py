@@ -1,7 +1,7 @@
 """A batch record as the batcher wrote it, and the check that tells if anybody has overwritten it.
 
 A worker runs the user's native code, and a wild pointer of that code may store into the segment
-that the worker shares with the batcher. So a record carries a CRC-32 of all its words that the
+that the worker shares with the batcher. So a record carries a checksum of all its words that the
 batcher writes. The worker compares it before it looks at a row, since the rows of an overwritten
 record may be other callers'; so does a batcher that takes over, which knows the records from
 nowhere else.
@@ -85,7 +85,11 @@ def read_record(segment: WorkerSegment, record: int) -> BatchRecord:
 
 
 def _check(head: tuple[int, ...], tickets: I64) -> int:
-    """The CRC of a record. head: its words, among them the token of its former use, which a wrong
-    word there would otherwise make the present one again. The hash of whole numbers is the same in
-    all processes of a pool, which run the same Python."""
-    return zlib.crc32(tickets.tobytes(), hash(head) & 0xFFFFFFFF)
+    """The checksum of a record.
+
+    head: its words, among them the token of its former use, which a wrong word there would
+    otherwise make the present one again. The hash of whole numbers is the same in all processes of
+    a pool, which run the same Python. Adler-32 reads no table, which each batch would bring into
+    the cache.
+    """
+    return zlib.adler32(tickets.tobytes(), hash(head) & 0xFFFFFFFF)

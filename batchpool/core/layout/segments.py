@@ -298,7 +298,7 @@ def worker_layout(max_batch: int, max_lanes: int, records: int = RECORDS) -> Lay
     that the worker has mapped, REFUSED_LANE if it could not map it, else 0 or an earlier serial. Of
     a generator's row, `tokens`: reserved for it, its prompt among them; `submit_ns`: as the batcher
     has bounded it; `made`: its tokens in this use of the record, a count that no client can write.
-    `tickets`: lanes, slots and sequences. `check`: a CRC of the record, see shm/batch_record.py.
+    `tickets`: lanes, slots and sequences. `check`: its checksum, see shm/batch_record.py.
     """
     words, at = words_at(WORKER_WORDS)
     adder = Adder(at)

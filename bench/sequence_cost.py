@@ -23,6 +23,7 @@ import batchpool as bp
 from batchpool.core.layout.segments import Layout, lane_layout, worker_layout_of
 from batchpool.core.scheduler.limits import NEVER_NS
 from batchpool.model import spec_of
+from batchpool.shm.batch_record import write_record
 from batchpool.shm.doorbell import Doorbell
 from batchpool.shm.lane import Lane
 from batchpool.shm.segment import Segment, create, map_checked
@@ -73,11 +74,10 @@ class _Scene:
             self._loop.add_lane(number, 1, lane, Doorbell())
         ring = segment.sq_producer()
         for record in range(sequences):
-            segment.due_ns_of[record] = NEVER_NS
-            segment.tokens_of[record] = 8 + generator.max_tokens
-            segment.row_lane[record, 0], segment.row_slot[record, 0] = record % lanes, record
-            segment.row_sequence[record, 0] = 1
-            segment.token_of[record] = record + 1
+            tickets = np.array([[record % lanes], [record], [1]], dtype=np.int64)
+            reserved, token = 8 + generator.max_tokens, record + 1
+            write_record(segment, record, tickets, token, 0, 0, reserved, NEVER_NS, 0, cancels=0)
+            segment.token_of[record] = token
             ring.push_few([record | record + 1 << 32])
         self._loop.step()
         self._made = tokens

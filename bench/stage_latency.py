@@ -149,7 +149,7 @@ class Process:
         self._taken += 1
         segment = self.segment
         n = segment.n_of[record]
-        lanes, slots = segment.row_lane[record, :n], segment.row_slot[record, :n]
+        lanes, slots = segment.tickets[record, 0, :n], segment.tickets[record, 1, :n]
         segment.launched.set(segment.token_of[record])
         self.batches.append(n)
         now_ns = self._clock.now_ns

@@ -26,15 +26,17 @@ import numpy.typing as npt
 
 from batchpool.batcher.completion import Completion
 from batchpool.batcher.decided_rows import take
+from batchpool.batcher.dispatched_batch import DispatchedBatch
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.mapped_lanes import MappedLanes
 from batchpool.batcher.metrics import End
 from batchpool.batcher.model_queue import ModelQueue
+from batchpool.batcher.orphaned_rows import orphaned_rows
 from batchpool.batcher.probation import Probation
 from batchpool.batcher.row_order import in_order_of_slots
 from batchpool.batcher.sequence_completion import SequenceCompletion
 from batchpool.batcher.sequence_dispatch import SequenceDispatch
-from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.batcher.worker_table import WorkerTable
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import DispatchReason
@@ -136,14 +138,18 @@ class Batcher:
         worker = self.workers.remove(number)
         if worker is None:
             return
+        worker.check()
         if self.models[worker.model].generates:
             self.sequence_ends.lose(worker, cause)
         for batch in list(worker.batches.values()):
-            if worker.has_finished(batch):
+            if worker.has_finished(batch, self.completion.now_ns):
                 self.completion.finish_batch(worker, batch)
             else:
                 self.completion.lose_batch(worker, batch, cause)
         worker.advance()
+        if worker.damage:
+            for rows in orphaned_rows(worker, self.models, self.lanes, self.workers):
+                self.completion.lose_rows(worker, rows, cause)
 
     def set_draining(self, draining: bool, *, last: bool = False) -> None:
         """Start or end a drain: no new claims, and accepted rows are dispatched without waiting
@@ -170,7 +176,7 @@ class Batcher:
     def is_empty(self) -> bool:
         """True if no accepted row is queued or running."""
         return not any(len(m.queue) or len(m.suspects) for m in self.models.values()) and not any(
-            worker.batches for worker in self.workers.by_number.values()
+            worker.batches or worker.damage for worker in self.workers.by_number.values()
         )
 
     # -- the step -----------------------------------------------------------------------
@@ -181,7 +187,7 @@ class Batcher:
         for worker in self.workers.by_number.values():
             if worker.is_quiet():
                 continue
-            done = worker.finished()
+            done = worker.finished(now_ns)
             if done and self.models[worker.model].generates:
                 self.sequence_ends.finish(worker, done)
                 done = []

@@ -20,11 +20,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from batchpool.batcher.dispatched_batch import DispatchedBatch
 from batchpool.batcher.mapped_lanes import LaneParts, MappedLanes
 from batchpool.batcher.metrics import END_OF, End, Retry
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.row_order import in_order_of_service, positions_by_service
-from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.stage_numbers import entry_of
 from batchpool.core.layout.states import BatchOutcome, SlotState
@@ -40,6 +41,7 @@ _QUEUED = int(SlotState.QUEUED)
 _STATUS_OK = int(Status.OK)
 
 
+# methods: one for each end of a batch and of rows, which share the tables of models and lanes
 class Completion:
     """Completes rows of these models and lanes, or puts them back into their queue.
 
@@ -55,9 +57,11 @@ class Completion:
         self.now_ns = 0
 
     def finish_batch(self, worker: WorkerProxy, batch: DispatchedBatch) -> None:
-        """Complete the rows of a batch whose outputs or errors are in the slots."""
+        """Complete the rows of a batch whose outputs or errors are in the slots, and whose end is
+        known."""
         model = self._models[worker.model]
-        outcome = worker.worker_segment.outcome_of[batch.record]
+        assert batch.end is not None
+        outcome = batch.end[0]
         self._count(worker, model, batch, outcome)
         if outcome == _OK:
             if batch.parts is None:
@@ -97,6 +101,13 @@ class Completion:
             self._lose_rows(worker, model, batch, cause)
         self._stop_running(batch.rows)
         worker.free(batch)
+
+    def lose_rows(self, worker: WorkerProxy, rows: I64, cause: str) -> None:
+        """Run rows again, or complete them with an error, that a broken worker may have had: they
+        are RUNNING, and no record has them any more. At most a batch of them."""
+        model = self._models[worker.model]
+        model.metrics.lose()
+        self._lose_rows(worker, model, DispatchedBatch(-1, 0, rows, 0, rows.shape[1], 0), cause)
 
     def _fail_rows(self, worker: WorkerProxy, model: ModelQueue, batch: DispatchedBatch) -> None:
         """Suspect the rows of a batch that the model failed, or complete them with that error."""
@@ -153,12 +164,11 @@ class Completion:
         """
         if batch.counted:
             return
-        worker_segment, record = worker.worker_segment, batch.record
         start_ns, end_ns, extents = 0, 0, 0
-        if outcome != LOST:
-            end_ns, extents = worker_segment.end_ns_of[record], worker_segment.extents_of[record]
-        if outcome != LOST or worker.has_launched(batch):
-            start_ns = worker_segment.start_ns_of[record]
+        if batch.end is not None and outcome != LOST:
+            *_, extents, start_ns, end_ns = batch.end
+        elif not worker.damage and worker.has_launched(batch):
+            start_ns = max(0, worker.worker_segment.start_ns_of[batch.record])
         done_ns = max(self.now_ns, end_ns)
         metrics, rows = model.metrics, batch.rows.shape[1]
         if outcome == LOST:
@@ -188,9 +198,9 @@ class Completion:
 
     def _count_others(self, worker: WorkerProxy, model: ModelQueue, batch: DispatchedBatch) -> int:
         """Count the rows that the worker ended without an output; returns how many these are."""
-        segment, record = worker.worker_segment, batch.record
-        refused, expired = segment.refused_of[record], segment.expired_of[record]
-        cancelled = segment.cancelled_of[record]
+        if batch.end is None:
+            return 0
+        _, refused, expired, cancelled, _, _, _ = batch.end
         if not (refused or expired or cancelled):
             return 0
         rows: int = batch.rows.shape[1]  # fewer than the worker counted, after a takeover
@@ -230,7 +240,7 @@ class Completion:
             following.queue.append(in_order_of_service(onward), self.now_ns)
             if self.now_ns:
                 following.traffic.arrived(n, self.now_ns)
-            if worker.cancels_since(batch, [lane.lane for lane, _ in parts]):
+            if batch.cancels_since([lane.lane for lane, _ in parts]):
                 for lane, _ in parts:
                     lane.recheck_cancels()
         if ended is not None and statuses is not None:

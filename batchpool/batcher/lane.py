@@ -301,8 +301,15 @@ class AdmittedLane:
 
     def queued_rows(self, stage: Stage) -> I64:
         """The rows that are QUEUED for a stage in shared memory, for a batcher that takes over."""
+        return self._rows_of(_QUEUED, stage)
+
+    def running_rows(self, stage: Stage) -> I64:
+        """The rows that are RUNNING in a stage as shared memory tells."""
+        return self._rows_of(_RUNNING, stage)
+
+    def _rows_of(self, state: int, stage: Stage) -> I64:
         lane = self.lane
-        slots = np.flatnonzero(lane.state == _QUEUED)
+        slots = np.flatnonzero(lane.state == state)
         if self._later:  # what else its client may have written is the first one
             found = lane.stage[slots]
             later = np.isin(found, self._later)

@@ -19,7 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
+from batchpool.batcher.dispatched_batch import DispatchedBatch
+from batchpool.batcher.sequence_words import tokens_made
+from batchpool.batcher.worker_proxy import WorkerProxy
 
 PROVEN_AFTER = 16  # tokens
 LOOK_AGAIN_NS = 5_000_000
@@ -52,4 +54,4 @@ class Probation:
 
 def _is_proven(worker: WorkerProxy, batch: DispatchedBatch) -> bool:
     is_over = batch.rows.shape[1] == 0  # as a takeover may find
-    return is_over or worker.tokens_made(batch) >= PROVEN_AFTER
+    return is_over or tokens_made(worker, batch) >= PROVEN_AFTER

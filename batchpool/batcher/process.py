@@ -40,6 +40,7 @@ from batchpool.control.process_messages import (
     SetDuty,
     SetLimits,
     StartBatcher,
+    WorkerBroken,
     WorkerHandled,
     WorkerIdle,
     WorkerLost,
@@ -56,7 +57,7 @@ from batchpool.process import bootstrap
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.heartbeat import BATCHER, Heartbeats
 from batchpool.shm.lane import Lane
-from batchpool.shm.segment import map_checked
+from batchpool.shm.segment import Segment, map_checked
 from batchpool.shm.stats.counters import Counters
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 from batchpool.shm.worker_segment import WorkerSegment
@@ -268,15 +269,26 @@ class BatcherProcess:
     def _add_worker(self, message: AddWorker, segment_fd: int, bell_fd: int) -> None:
         spec = self._specs[message.model]
         layout = worker_layout_of(spec, message.max_batch, self._max_lanes)
-        worker_segment = WorkerSegment(map_checked(segment_fd, layout), layout)
-        os.close(segment_fd)
+        damage = ""
+        try:
+            segment = map_checked(segment_fd, layout)
+        except ValueError as exc:  # it overwrote the head, which must end no other worker
+            segment, damage = Segment.blank(layout.total_bytes), str(exc)
+        finally:
+            os.close(segment_fd)
         bell = self._worker_bells[message.worker] = Doorbell(bell_fd)
         number = stage_number(message.model, Stage(message.stage))
         worker = WorkerProxy(
-            message.worker, number, worker_segment, bell.ring,
+            message.worker, number, WorkerSegment(segment, layout), bell.ring,
             active=message.on_duty, row=max(0, message.row), identity=(message.place, message.pid),
+            mapped_ns=time.monotonic_ns(), report_damage=self._worker_broken,
         )  # fmt: skip
+        if damage:
+            worker.mark_broken(damage)
         self.batcher.add_worker(worker, message.duty)
+
+    def _worker_broken(self, number: int, damage: str, useful: bool) -> None:
+        self._send(WorkerBroken(number, damage, useful))
 
     def _lose_worker(self, message: WorkerLost) -> None:
         self.batcher.lose_worker(message.worker, message.cause)

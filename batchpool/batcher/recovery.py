@@ -18,12 +18,15 @@ from __future__ import annotations
 import numpy as np
 
 from batchpool.batcher.batcher import Batcher
+from batchpool.batcher.dispatched_batch import DispatchedBatch
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.layout.states import DispatchReason, SlotState
 from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn
 from batchpool.core.tensors.stages import Stage
+from batchpool.shm.batch_record import DamagedSegment, read_record
+from batchpool.shm.ring import DamagedRing
 
 
 def take_over(batcher: Batcher) -> None:
@@ -31,8 +34,11 @@ def take_over(batcher: Batcher) -> None:
     lanes, workers = batcher.lanes.by_number.values(), batcher.workers.by_number.values()
     for worker in workers:
         if batcher.models[worker.model].generates:
-            _take_over_sequences(batcher, worker)
+            if not worker.damage:
+                _take_over_sequences(batcher, worker)
             continue
+        if worker.damage:
+            continue  # its rows go back when it has been reaped; batcher/orphaned_rows.py
         published = _published(worker)
         for record in range(worker.worker_segment.layout.slots):
             _take_over_record(batcher, worker, record, published)
@@ -71,37 +77,36 @@ def _queue_rows(model: ModelQueue, lane: AdmittedLane) -> I64:
 
 def _published(worker: WorkerProxy) -> set[int]:
     """The pending entries of the worker's ring, whose batches it has not finished."""
-    pending = worker.worker_segment.sq_consumer().peek().tolist()
+    try:
+        pending = worker.worker_segment.sq_consumer().peek().tolist()
+    except DamagedRing as exc:
+        worker.mark_broken(str(exc))
+        return set()
     return {int(entry) for entry in pending}
 
 
 def _take_over_record(
     batcher: Batcher, worker: WorkerProxy, record: int, published: set[int]
 ) -> None:
-    worker_segment = worker.worker_segment
-    token = int(worker_segment.token[record])
-    if token == int(worker_segment.freed[record]):
+    batch = _batch_in(worker, record)
+    if batch is None:
         return
-    rows = _rows_of(worker, record)
-    n = rows.shape[1]
-    rows = _rows_in_state(batcher, rows, SlotState.RUNNING, batcher.models[worker.model].stage)
-    finished = int(worker_segment.finished[record]) == token
+    token, rows = batch.token, batch.rows
+    batch.rows = rows = _running(batcher, worker, rows)
+    finished = worker.has_finished(batch)
     if finished or record | (token & 0xFFFFFFFF) << 32 in published:
-        reason, attempt = int(worker_segment.reason[record]), int(worker_segment.attempt[record])
-        batch = DispatchedBatch(
-            record, token, rows, 0, n, token, reason == DispatchReason.APART, reason, attempt
-        )
         batcher.dispatched = max(batcher.dispatched, token)
         batch.counted = batcher.flight_recorder.has(worker.number, token)
         worker.adopt(batch)
         for lane, part in batcher.lanes.by_lane(rows):
             lane.running += part.shape[1]
         if finished:
+            worker.handled.add(batch.entry)
             batcher.completion.finish_batch(worker, batch)
-    else:
+    elif _is_unsent(worker, batch):
         for lane, part in batcher.lanes.by_lane(rows):
             lane.lane.state[part[QueueColumn.SLOT]] = SlotState.QUEUED
-        worker_segment.freed[record] = token
+        worker.worker_segment.freed[record] = token
 
 
 def _take_over_sequences(batcher: Batcher, worker: WorkerProxy) -> None:
@@ -111,37 +116,58 @@ def _take_over_sequences(batcher: Batcher, worker: WorkerProxy) -> None:
     worker is lost: so those that failed at once are still one failed batch. Suspects that run are
     on probation still, unless they have made enough tokens.
     """
-    segment = worker.worker_segment
     recorded = {(batch.process, batch.token) for batch in batcher.flight_recorder.last()}
-    for record in np.flatnonzero(segment.token[:] != segment.freed[:]).tolist():
-        rows, token = _rows_of(worker, record), segment.token_of[record]
-        rows = _rows_in_state(batcher, rows, SlotState.RUNNING, batcher.models[worker.model].stage)
-        reason, attempt = segment.reason_of[record], segment.attempt_of[record]
-        batch = DispatchedBatch(
-            record, token, rows, 0, 1, token, reason == DispatchReason.APART, reason, attempt,
-            counted=(worker.number, token) in recorded, tokens=segment.tokens_of[record],
-        )  # fmt: skip
+    for record in range(worker.worker_segment.layout.slots):
+        batch = _batch_in(worker, record)
+        if batch is None:
+            continue
+        batch.rows = rows = _running(batcher, worker, batch.rows)
+        batch.counted = (worker.number, batch.token) in recorded
         if not worker.has_published(batch):
-            for lane, part in batcher.lanes.by_lane(rows):
-                lane.lane.state[part[QueueColumn.SLOT]] = SlotState.QUEUED
-            segment.freed[record] = token
+            if _is_unsent(worker, batch):
+                for lane, part in batcher.lanes.by_lane(rows):
+                    lane.lane.state[part[QueueColumn.SLOT]] = SlotState.QUEUED
+                worker.worker_segment.freed[record] = batch.token
             continue
         rows[QueueColumn.BUCKET] = batch.tokens
-        batcher.dispatched = max(batcher.dispatched, token)
+        batcher.dispatched = max(batcher.dispatched, batch.token)
         worker.adopt(batch)
         for lane, part in batcher.lanes.by_lane(rows):
             lane.running += part.shape[1]
 
 
-def _rows_of(worker: WorkerProxy, record: int) -> I64:
-    """The rows [QUEUE_COLUMNS, n] of a record, of which nothing is known but their tickets."""
+def _batch_in(worker: WorkerProxy, record: int) -> DispatchedBatch | None:
+    """The batch in a record, with all its rows, of which nothing is known but their tickets; None
+    where there is none, or the worker is broken."""
     segment = worker.worker_segment
-    n = min(int(segment.n[record]), segment.row_slot.shape[1])
-    rows = np.zeros((QUEUE_COLUMNS, n), dtype=np.int64)
-    rows[QueueColumn.LANE] = segment.row_lane[record, :n]
-    rows[QueueColumn.SLOT] = segment.row_slot[record, :n]
-    rows[QueueColumn.SEQUENCE] = segment.row_sequence[record, :n]
-    return rows
+    if worker.damage or segment.token_of[record] == segment.freed_of[record]:
+        return None
+    try:
+        found = read_record(segment, record)
+    except DamagedSegment as exc:
+        worker.mark_broken(str(exc))
+        return None
+    rows = np.zeros((QUEUE_COLUMNS, found.n), dtype=np.int64)
+    rows[: QueueColumn.SEQUENCE + 1] = found.tickets
+    return DispatchedBatch(
+        record, found.token, rows, 0, found.n, found.token,
+        found.reason == DispatchReason.APART, found.reason, found.attempt,
+        tokens=found.tokens, bucket=0 if found.tokens else found.detail,
+    )  # fmt: skip
+
+
+def _is_unsent(worker: WorkerProxy, batch: DispatchedBatch) -> bool:
+    """True if a batch that is not in the ring was never there; else the worker is broken, since
+    its rows must not run again beside it."""
+    if not worker.damage and worker.has_launched(batch):
+        worker.mark_broken(f"batch {batch.token} was launched, and is not in the ring")
+    return not worker.damage
+
+
+def _running(batcher: Batcher, worker: WorkerProxy, rows: I64) -> I64:
+    """The rows of a record that are RUNNING, in the same use of their slot."""
+    stage = batcher.models[worker.model].stage
+    return _rows_in_state(batcher, rows, SlotState.RUNNING, stage)
 
 
 def _rows_in_state(batcher: Batcher, rows: I64, state: SlotState, stage: Stage) -> I64:
@@ -155,6 +181,7 @@ def _rows_in_state(batcher: Batcher, rows: I64, state: SlotState, stage: Stage) 
         if lane is None:
             continue
         own = rows[:, rows[QueueColumn.LANE] == number]
+        own = own[:, own[QueueColumn.SLOT] < lane.lane.slots]
         slots, sequences = own[QueueColumn.SLOT], own[QueueColumn.SEQUENCE]
         same = (lane.lane.sequence[slots] == sequences) & (lane.lane.state[slots] == int(state))
         kept.append(lane.rows_in(slots[same], sequences[same], stage))

@@ -21,9 +21,10 @@ from dataclasses import replace
 import numpy as np
 
 from batchpool.batcher.completion import Completion
+from batchpool.batcher.dispatched_batch import DispatchedBatch
 from batchpool.batcher.metrics import END_OF, End, Retry
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.scheduler.batch_sizes import smaller_size
@@ -45,7 +46,8 @@ class SequenceCompletion(Completion):
         """
         together: dict[int, list[DispatchedBatch]] = {}
         for batch in done:
-            outcome = worker.worker_segment.outcome_of[batch.record]
+            assert batch.end is not None
+            outcome = batch.end[0]
             if outcome == _OK:
                 self._end(worker, batch)
             else:
@@ -64,13 +66,11 @@ class SequenceCompletion(Completion):
             list[DispatchedBatch](),
         )
         for batch in worker.batches.values():
-            if worker.has_finished(batch):
+            if worker.has_finished(batch, self.now_ns):
                 done.append(batch)
             else:
                 (lost if worker.has_launched(batch) else waiting).append(batch)
-        failed = sum(
-            worker.worker_segment.outcome_of[b.record] not in (_OK, _RETURNED) for b in done
-        )
+        failed = sum(b.end is not None and b.end[0] not in (_OK, _RETURNED) for b in done)
         self.finish(worker, done, len(lost))
         if lost:
             self._fail(worker, lost, LOST, len(lost) + failed, cause)

@@ -13,6 +13,7 @@ from batchpool.batcher.mapped_lanes import MappedLanes
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.probation import LOOK_AGAIN_NS, Probation
 from batchpool.batcher.sequence_completion import SequenceCompletion
+from batchpool.batcher.sequence_words import sequence_limits
 from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import DispatchReason, SlotState
@@ -84,17 +85,16 @@ class SequenceDispatch:
         return decision.wake_at_ns
 
     def _view(self, model: ModelQueue, worker: WorkerProxy, held: bool) -> SequenceWorker:
-        segment = worker.worker_segment
-        sequences = min(model.limits.max_batch, segment.layout.slots)
-        own = segment.sequences.get()
+        sequences = min(model.limits.max_batch, worker.worker_segment.layout.slots)
+        own, kv_tokens = sequence_limits(worker)
         return SequenceWorker(
             worker.number,
             worker.in_flight,
             min(sequences, own) if own else sequences,
             worker.reserved_tokens,
-            segment.kv_tokens.get(),
+            kv_tokens,
             worker.runnable_lanes(self._lanes.serials, self._lanes.version),
-            held or worker.runs_apart(),
+            held or worker.runs_apart() or bool(worker.damage),
         )
 
     def _dispatch_apart(

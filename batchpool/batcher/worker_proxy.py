@@ -3,86 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from batchpool.batcher.mapped_lanes import LaneParts
+from batchpool.batcher.dispatched_batch import DispatchedBatch
+from batchpool.batcher.segment_checks import (
+    attached_damage,
+    end_damage,
+    freed_entries,
+)
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.scheduler.decide import WorkerView
 from batchpool.core.scheduler.element_budget import RowElements
 from batchpool.core.scheduler.estimators import ServiceTime
 from batchpool.core.scheduler.queue import I64, QueueColumn, largest, least
 from batchpool.core.scheduler.size_buckets import joined_bucket
-from batchpool.shm.lane import Lane
+from batchpool.shm.batch_record import write_record
+from batchpool.shm.ring import DamagedRing
 from batchpool.shm.segment import word
 from batchpool.shm.worker_segment import CANCELS_MASK, WorkerSegment
 
 _OK = int(BatchOutcome.OK)
 # A batch is overdue after so many times the usual time, and this besides: it may never end.
 _OVERDUE_TIMES, _OVERDUE_NS = 4, 100_000_000
-
-
-# With a constructor of its own: one that `dataclass` makes stays interpreted in a compiled module.
-@dataclass(init=False)
-class DispatchedBatch:
-    """A batch in flight at a worker. rows: [QUEUE_COLUMNS, n].
-
-    record, token: its record in the worker's segment, and the number that identifies its use.
-    size: the number of rows at its dispatch; a takeover may find fewer of them RUNNING. apart: its
-    rows are suspects, and the worker gets no other batch meanwhile. sent_ns: when it was
-    dispatched; 0 if by an earlier batcher. number: rises with each batch of the pool; the token of
-    one that an earlier batcher dispatched. reason, attempt: as in its record. queued_ns: the wait
-    of its oldest row. counted: it is in the metrics and in the flight recorder.
-
-    A running sequence of a generator is a batch of one row. tokens: those that are reserved for it.
-    parts: `rows` by lane, where they are known already.
-    """
-
-    record: int
-    token: int
-    rows: I64
-    sent_ns: int
-    size: int
-    number: int
-    apart: bool
-    reason: int
-    attempt: int
-    queued_ns: int
-    counted: bool
-    tokens: int
-    parts: LaneParts | None
-
-    def __init__(
-        self,
-        record: int,
-        token: int,
-        rows: I64,
-        sent_ns: int,
-        size: int,
-        number: int,
-        apart: bool = False,
-        reason: int = 0,
-        attempt: int = 0,
-        queued_ns: int = 0,
-        counted: bool = False,
-        tokens: int = 0,
-        parts: LaneParts | None = None,
-    ) -> None:
-        self.record = record
-        self.token = token
-        self.rows = rows
-        self.sent_ns = sent_ns
-        self.size = size
-        self.number = number
-        self.apart = apart
-        self.reason = reason
-        self.attempt = attempt
-        self.queued_ns = queued_ns
-        self.counted = counted
-        self.tokens = tokens
-        self.parts = parts
+_NO_ROOM = "ring counters disagree: the submission ring has no room"
+_TICKET = QueueColumn.SEQUENCE + 1  # the first columns of a row: its lane, slot and sequence
 
 
 # methods: one for each step of the batcher on a worker's segment, and its state for decisions
@@ -95,7 +41,14 @@ class WorkerProxy:
     identity: (index among its model's workers, pid), which error messages carry.
     token: of its last batch. elements_time: its batch times by their padded elements, where
     `row_elements` tells those of a row. last_bucket: of its last batch; -1 before the first one.
-    reserved_tokens: of a generator's worker, those that its sequences may have.
+    reserved_tokens: of a generator's worker, those that its sequences may have. mapped_ns: when its
+    segment was mapped, 0 for unknown. handled: ring entries that may still come, whose batches a
+    batcher has completed already. good: batches that it has finished well. sequence_limits: as in
+    batcher/sequence_words.py, None before they were read.
+
+    damage: what was found in the segment that no correct process writes, "" while it is sound; see
+    batcher/segment_checks.py. report_damage was called with the number, that, and whether any batch
+    was good. A broken worker is never ready and never finishes a batch: it loses those that it has.
     """
 
     def __init__(
@@ -108,6 +61,8 @@ class WorkerProxy:
         active: bool = True,
         row: int = 0,
         identity: tuple[int, int] = (0, 0),
+        mapped_ns: int = 0,
+        report_damage: Callable[[int, str, bool], None] = lambda number, damage, useful: None,
     ) -> None:
         self.number = number
         self.identity = identity
@@ -126,6 +81,7 @@ class WorkerProxy:
         self.elements_time: ServiceTime | None = None
         self.last_bucket = -1
         self._acknowledged = np.zeros(len(worker_segment.lanes), dtype=bool)
+        self._taken: I64 = np.zeros(len(worker_segment.lanes), dtype=np.int64)  # serials, by lane
         self._mapped_version = -1  # of the lane table, all of whose lanes the worker has mapped
         self._sq = worker_segment.sq_producer()
         self._cq = worker_segment.cq_consumer()
@@ -137,6 +93,24 @@ class WorkerProxy:
         self._last_done_ns = 0
         self._peeked = 0  # completion entries that the last `finished` saw
         self._view: WorkerView | None = None
+        self._most = worker_segment.tickets.shape[2]
+        self.sequence_limits: tuple[int, int] | None = None
+        self._mapped_ns = mapped_ns
+        self._report_damage = report_damage
+        self.good = 0
+        self.handled = freed_entries(worker_segment)
+        self.damage = ""
+        if damage := attached_damage(worker_segment):
+            self.mark_broken(damage)
+
+    def mark_broken(self, damage: str) -> None:
+        """Hold the worker for broken from now on, since this was found in its segment."""
+        if not self.damage:
+            self.damage = damage
+            # What every step reads of the segment is nothing from now on: no ring entry, not ready.
+            self._cells = [0] * (max(self._cq_tail_at, self._ready_at) + 1)
+            self._cq_head = self._peeked = 0
+            self._report_damage(self.number, damage, self.good > 0)
 
     @property
     def in_flight(self) -> int:
@@ -163,6 +137,10 @@ class WorkerProxy:
     def _read_acknowledgements(self, serials: I64) -> bool:
         """Read which lanes the worker has mapped; True if these are all."""
         self._acknowledged = (self.worker_segment.lanes == serials) & (serials > 0)
+        lost = (self._taken > 0) & (self._taken == serials) & ~self._acknowledged
+        if lost.any():
+            self.mark_broken(f"lane {int(lost.argmax())} is not mapped any more")
+        self._taken = np.where(self._acknowledged, serials, 0)
         return bool((self._acknowledged | (serials == 0)).all())
 
     def prepare(
@@ -177,36 +155,37 @@ class WorkerProxy:
         """Write a free record; storing its token last makes it the rows' record. The caller then
         marks the rows RUNNING and calls `publish`. number: see `DispatchedBatch`. cancels: the sum
         of `cancels_heard` of the rows' lanes. tokens: those that are reserved for a sequence."""
-        worker_segment, unused = self.worker_segment, self._unused
+        segment, unused = self.worker_segment, self._unused
         assert unused, "more batches in flight than records"
         record = unused.pop()
         while record in self.batches:  # one that was adopted
             record = unused.pop()
         n = rows.shape[1]
-        attempt = largest(rows[QueueColumn.ATTEMPT])
-        worker_segment.n_of[record] = n
-        worker_segment.reason_of[record] = int(reason)
-        worker_segment.attempt_of[record] = attempt
-        worker_segment.due_ns_of[record] = least(rows[QueueColumn.DEADLINE_NS])
-        worker_segment.cancels_of[record] = cancels & CANCELS_MASK
+        if n == 1:
+            attempt = rows.item(QueueColumn.ATTEMPT, 0)
+            due_ns = rows.item(QueueColumn.DEADLINE_NS, 0)
+        else:
+            attempt = largest(rows[QueueColumn.ATTEMPT])
+            due_ns = least(rows[QueueColumn.DEADLINE_NS])
+        cancels &= CANCELS_MASK
+        bucket = 0
         if tokens:  # of a generator, whose bucket this is
-            worker_segment.tokens_of[record] = tokens
-            worker_segment.submit_ns_of[record] = rows.item(QueueColumn.SUBMIT_NS, 0)
+            detail = rows.item(QueueColumn.SUBMIT_NS, 0)
             self.reserved_tokens += tokens
         else:
-            bucket = int(rows[QueueColumn.BUCKET, 0])
+            bucket = rows.item(QueueColumn.BUCKET, 0)
             if bucket and least(rows[QueueColumn.BUCKET]) != largest(rows[QueueColumn.BUCKET]):
                 bucket = joined_bucket({*rows[QueueColumn.BUCKET].tolist()})
-            worker_segment.bucket_of[record] = self.last_bucket = bucket
-        worker_segment.row_lane[record, :n] = rows[QueueColumn.LANE]
-        worker_segment.row_slot[record, :n] = rows[QueueColumn.SLOT]
-        worker_segment.row_sequence[record, :n] = rows[QueueColumn.SEQUENCE]
-        self.token += 1
-        worker_segment.token_of[record] = self.token
+            self.last_bucket = detail = bucket
+        token = self.token = self.token + 1
+        why, tickets = int(reason), rows[:_TICKET]
+        write_record(segment, record, tickets, token, why, attempt, tokens, due_ns, detail, cancels)
+        segment.token_of[record] = token
         apart = reason is DispatchReason.APART
         batch = DispatchedBatch(
-            record, self.token, rows, now_ns, n, number, apart, int(reason), attempt, tokens=tokens
-        )
+            record, token, rows, now_ns, n, number, apart, why, attempt, 0, False, tokens, None,
+            bucket, cancels,
+        )  # fmt: skip
         self.batches[record] = batch
         return batch
 
@@ -218,12 +197,18 @@ class WorkerProxy:
 
     def publish(self, batch: DispatchedBatch) -> None:
         """Push the record's ring entry and ring the worker."""
-        self._sq.push_few([_entry_of(batch)])
+        try:
+            self._sq.push_few([batch.entry])
+        except AssertionError:
+            self.mark_broken(_NO_ROOM)
         self.ring()
 
     def publish_all(self, batches: Sequence[DispatchedBatch]) -> None:
         """Push the ring entries of records in the order of their tokens, and ring the worker."""
-        self._sq.push(np.array([_entry_of(batch) for batch in batches], dtype=np.uint64))
+        try:
+            self._sq.push_few([batch.entry for batch in batches])
+        except AssertionError:
+            self.mark_broken(_NO_ROOM)
         self.ring()
 
     def has_published(self, batch: DispatchedBatch) -> bool:
@@ -237,19 +222,33 @@ class WorkerProxy:
         """True if nothing was finished since the last `advance`; every step asks every worker."""
         return self._cells[self._cq_tail_at] == self._cq_head
 
-    def finished(self) -> list[DispatchedBatch]:
-        """The batches with an entry in the completion ring, oldest first.
+    def finished(self, now_ns: int = 0) -> list[DispatchedBatch]:
+        """The batches with an entry in the completion ring, oldest first. now_ns: 0 for unknown.
 
         The caller frees each one when its rows are completed, then calls `advance`.
         """
-        entries = self._cq.peek()
+        try:
+            entries = self._cq.peek()
+        except DamagedRing as exc:
+            self.mark_broken(str(exc))
+            return []
         done: list[DispatchedBatch] = []
-        if len(entries) == 0:
+        if len(entries) == 0 or self.damage:
             return done
         for entry in entries.tolist():
             batch = self.batches.get(entry & 0xFFFFFFFF)
-            if batch is not None and batch.token & 0xFFFFFFFF == entry >> 32:
+            if batch is not None and batch.entry == entry:
+                if not self._read_end(batch, now_ns):
+                    return []
                 done.append(batch)
+                continue
+            if entry not in self.handled:
+                self.mark_broken(f"a ring entry names batch {entry >> 32}, which is not in flight")
+                return []
+            self.handled.remove(entry)
+        if len(done) > 1 and len({batch.record for batch in done}) < len(done):
+            self.mark_broken("a batch stands twice in the completion ring")
+            return []
         self._peeked = len(entries)
         return done
 
@@ -265,15 +264,14 @@ class WorkerProxy:
         included."""
         since_ns = max(batch.sent_ns, self._last_done_ns)
         self._last_done_ns = now_ns
-        segment = self.worker_segment
-        if batch.sent_ns and segment.outcome_of[batch.record] == _OK:
-            at = batch.record
-            if segment.refused_of[at] >= batch.size or segment.expired_of[at]:
+        if batch.sent_ns and batch.end is not None and batch.end[0] == _OK:
+            _, refused, expired, cancelled, _, _, _ = batch.end
+            if refused >= batch.size or expired:
                 return  # less was computed: such times would make the next batches look cheap
-            if not segment.cancelled_of[at]:
+            if not cancelled:
                 self.service_time.took(batch.size, now_ns - since_ns)
                 if self.elements_time is not None and self.row_elements is not None:
-                    elements = self.row_elements.of(segment.bucket_of[at])
+                    elements = self.row_elements.of(batch.bucket)
                     self.elements_time.took(batch.size * elements, now_ns - since_ns)
 
     def reset_service_time(self, sizes: tuple[int, ...]) -> None:
@@ -301,7 +299,7 @@ class WorkerProxy:
         time = self.elements_time
         if time is None or self.row_elements is None or not time.known:
             return self.service_time.mean_ns(batch.size)
-        elements = self.row_elements.of(self.worker_segment.bucket_of[batch.record])
+        elements = self.row_elements.of(batch.bucket)
         return time.mean_ns(batch.size * elements)
 
     def overdue_since_ns(self, now_ns: int) -> int:
@@ -352,31 +350,51 @@ class WorkerProxy:
         return view
 
     def has_launched(self, batch: DispatchedBatch) -> bool:
-        """True if the worker began with this batch: its rows may be the reason for its death."""
-        return self.worker_segment.launched.get() >= batch.token
+        """True if the worker began with this batch: its rows may be the reason for its death. So
+        may be all that a broken worker had."""
+        return bool(self.damage) or self.worker_segment.launched.get() >= batch.token
 
-    def tokens_made(self, batch: DispatchedBatch) -> int:
-        """The tokens that the worker has made for a sequence since it joined; 0 before."""
-        # What an earlier use of the record left is gone before `launched` names this one.
-        return self.worker_segment.made_of[batch.record] if self.has_launched(batch) else 0
+    def check(self) -> None:
+        """Check the whole segment, when the worker has ended: the blame depends on it."""
+        if not self.damage and (damage := attached_damage(self.worker_segment)):
+            self.mark_broken(damage)
 
-    def has_finished(self, batch: DispatchedBatch) -> bool:
-        """True if the worker stored `finished` for this batch, with or without a ring entry."""
-        return bool(self.worker_segment.finished[batch.record] == batch.token)
+    def has_finished(self, batch: DispatchedBatch, now_ns: int = 0) -> bool:
+        """True if the worker stored `finished` for this batch, with or without a ring entry; its
+        `end` is known then. now_ns: about now, 0 for when the segment was mapped."""
+        if batch.end is None and not self.damage:
+            if self.worker_segment.finished_of[batch.record] != batch.token:
+                return False
+            if self.has_launched(batch):
+                return self._read_end(batch, now_ns or self._mapped_ns)
+            self.mark_broken(f"batch {batch.token} ended and was not launched")
+        return batch.end is not None
 
-    def cancels_since(self, batch: DispatchedBatch, lanes: Sequence[Lane]) -> bool:
-        """True if a client may have cancelled rows of a batch since its dispatch. lanes: all those
-        that the batch has rows of."""
-        cancels = sum([lane.cancels.get() for lane in lanes])
-        return cancels & CANCELS_MASK != self.worker_segment.cancels_of[batch.record]
+    def _read_end(self, batch: DispatchedBatch, now_ns: int) -> bool:
+        """Copy the words with which a batch has ended; False where they cannot be."""
+        segment, record = self.worker_segment, batch.record
+        outcome, refused, expired, cancelled, extents, start_ns, end_ns = end = (
+            segment.outcome_of[record], segment.refused_of[record], segment.expired_of[record],
+            segment.cancelled_of[record], segment.extents_of[record], segment.start_ns_of[record],
+            segment.end_ns_of[record],
+        )  # fmt: skip
+        if not (
+            outcome == _OK
+            and refused + expired + cancelled <= batch.size
+            and extents <= self._most
+            and 0 <= start_ns <= end_ns <= now_ns
+        ):  # unlike most batches; a time may be a little later than the step's
+            damage = end_damage(end, batch.size, self._most, batch.tokens > 0, now_ns)
+            if damage:
+                self.mark_broken(damage)
+                return False
+        batch.end = end
+        self.good += outcome == _OK
+        return True
 
     def free(self, batch: DispatchedBatch) -> None:
         """Release the record of a batch all of whose rows are completed."""
-        self.worker_segment.freed[batch.record] = batch.token
+        self.worker_segment.freed_of[batch.record] = batch.token
         del self.batches[batch.record]
         self.reserved_tokens -= batch.tokens
         self._unused.append(batch.record)
-
-
-def _entry_of(batch: DispatchedBatch) -> int:
-    return batch.record | (batch.token & 0xFFFFFFFF) << 32

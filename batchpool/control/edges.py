@@ -80,6 +80,7 @@ from batchpool.control.process_messages import (
     SetLimits,
     StartBatcher,
     StartWorker,
+    WorkerBroken,
     WorkerFailed,
     WorkerHandled,
     WorkerIdle,
@@ -146,7 +147,7 @@ ToBatcher: TypeAlias = (
     | DrainBatcher
 )
 FromBatcher: TypeAlias = (
-    BatcherRunning | LaneClosed | LaneBroken | WorkerHandled | WorkerIdle | Drained
+    BatcherRunning | LaneClosed | LaneBroken | WorkerBroken | WorkerHandled | WorkerIdle | Drained
 )
 ToWorker: TypeAlias = (
     StartWorker | AddWorkerLane | DropLane | EndSequences | ReturnSequences | EndWorker

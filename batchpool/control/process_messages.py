@@ -189,6 +189,16 @@ class WorkerHandled(Message, frozen=True, tag="worker_handled"):
     worker: Natural
 
 
+class WorkerBroken(Message, frozen=True, tag="worker_broken"):
+    """The batcher gives a worker no more batches, in whose segment somebody wrote what no process
+    of the pool writes; it takes the rows back when the worker has ended. damage: what was found.
+    useful: it had finished a good batch."""
+
+    worker: Natural
+    damage: str
+    useful: bool
+
+
 class WorkerIdle(Message, frozen=True, tag="idle"):
     """A worker off duty since the change with this number has nothing in flight."""
 

@@ -53,6 +53,10 @@ _NO_ENTRIES: U64 = np.empty(0, dtype=np.uint64)
 _HIGH_HALF = np.uint64(32)
 
 
+class DamagedRing(ValueError):
+    """The counters of a ring cannot be: somebody has overwritten one."""
+
+
 def fence() -> None:
     """A full barrier: every store before it is visible before any store after it."""
     RLock().acquire()
@@ -147,7 +151,7 @@ class Consumer:
         if n == 0:
             return _NO_ENTRIES
         if not 0 < n <= self._mask + 1:
-            raise ValueError(f"ring counters disagree: {n} entries pending of {self._mask + 1}")
+            raise DamagedRing(f"ring counters disagree: {n} entries pending of {self._mask + 1}")
         at = self._head & self._mask
         if at + n <= self._mask + 1:
             return self._entries[at : at + n].copy()

@@ -86,6 +86,11 @@ class Segment:
         prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         return cls(fd, nbytes, mmap.mmap(fd, nbytes, flags, prot))
 
+    @classmethod
+    def blank(cls, nbytes: int) -> Segment:
+        """Zeros that nobody shares, in the place of a segment that cannot be mapped."""
+        return cls(-1, nbytes, mmap.mmap(-1, nbytes))
+
     def cells(self) -> memoryview:
         return memoryview(self.map).cast("Q")
 
@@ -165,13 +170,17 @@ def _head_of(layout: Layout) -> list[int]:
 def map_checked(fd: int, layout: Layout, *, writable: bool = True) -> Segment:
     """Map a segment after its head was compared with the layout; ValueError on a mismatch."""
     raw = os.pread(fd, 8 * len(HEAD_FIELDS), 0).ljust(8 * len(HEAD_FIELDS), b"\0")
-    found = np.frombuffer(raw, dtype=np.uint64).tolist()
-    for field, have, want in zip(HEAD_FIELDS, found, _head_of(layout), strict=True):
-        if have != want:
-            raise ValueError(
-                f"segment of another layout: its {field} is {have:#x}, {want:#x} was expected"
-            )
+    if damage := head_damage(memoryview(raw).cast("Q"), layout):
+        raise ValueError(damage)
     return Segment.of(fd, layout.total_bytes, writable=writable)
+
+
+def head_damage(cells: Cells, layout: Layout) -> str:
+    """The first word of a head that is not that of a layout, in words; "" if all are."""
+    for at, (field, want) in enumerate(zip(HEAD_FIELDS, _head_of(layout), strict=True)):
+        if (have := cells[at]) != want:
+            return f"segment of another layout: its {field} is {have:#x}, {want:#x} was expected"
+    return ""
 
 
 def start_time(pid: int) -> int:

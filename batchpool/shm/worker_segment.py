@@ -39,6 +39,7 @@ class WorkerSegment:
         self.end_ns = memory.array(columns["end_ns"])
         # Of one record, as a number; a load or store so costs a third of that of an array.
         self.token_of = memory.scalars(columns["token"])
+        self.freed_of = memory.scalars(columns["freed"])
         self.finished_of = memory.scalars(columns["finished"])
         self.n_of = memory.scalars(columns["n"])
         self.reason_of = memory.scalars(columns["reason"])
@@ -57,9 +58,8 @@ class WorkerSegment:
         self.submit_ns_of = memory.scalars(columns["submit_ns"])
         self.made = memory.array(columns["made"])
         self.made_of = memory.scalars(columns["made"])
-        self.row_lane = memory.array(columns["rows.lane"])
-        self.row_slot = memory.array(columns["rows.slot"])
-        self.row_sequence = memory.array(columns["rows.sequence"])
+        self.tickets = memory.array(columns["tickets"])  # [record, lane, slot or sequence, row]
+        self.check_of = memory.scalars(columns["check"])
         self.lanes = memory.array(columns["lanes"])
 
     progress_ns: Word

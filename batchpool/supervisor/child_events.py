@@ -17,6 +17,7 @@ from batchpool.control.process_messages import (
     Drained,
     LaneBroken,
     LaneClosed,
+    WorkerBroken,
     WorkerFailed,
     WorkerHandled,
     WorkerIdle,
@@ -124,7 +125,7 @@ class ChildEvents:
                     _LOG.info("%s (pid %d) serves again", child.slot.name, child.pid)
             case (
                 BatcherRunning() | LaneClosed() | LaneBroken()
-                | WorkerIdle() | WorkerHandled() | Drained()
+                | WorkerBroken() | WorkerIdle() | WorkerHandled() | Drained()
             ):  # fmt: skip
                 self._route_batcher(child, message)
             case _:
@@ -141,6 +142,8 @@ class ChildEvents:
                 self._process_fleet.lane_closed(message.lane)
             case LaneBroken():
                 self._control_server.lane_broken(message.lane, message.damage)
+            case WorkerBroken():
+                self._process_fleet.workers.broken(message)
             case WorkerIdle():
                 self._process_fleet.workers.idle(message.worker, message.duty)
             case WorkerHandled():

@@ -34,6 +34,7 @@ from batchpool.core.tensors.stages import Stage, fused_spec
 from batchpool.process import bootstrap, own_process
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
+from batchpool.shm.ring import DamagedRing
 from batchpool.shm.segment import map_checked
 from batchpool.shm.stats.counters import Counters
 from batchpool.shm.stats.tracebacks import NoteTraceback, Tracebacks
@@ -257,7 +258,7 @@ def main(argv: Sequence[str]) -> int:
             return bootstrap.EXIT_LOAD_FAILED
         try:
             process.run(worker)
-        except MustRestart as exc:
+        except (MustRestart, DamagedRing) as exc:
             channel.send(WorkerFailed(str(exc)))
             return bootstrap.EXIT_MUST_RESTART
         worker.release_lanes()

@@ -10,7 +10,9 @@ import numpy.typing as npt
 
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import BatchOutcome
+from batchpool.shm.batch_record import DamagedSegment, read_record
 from batchpool.shm.worker_segment import WorkerSegment
+from batchpool.worker.device_errors import MustRestart
 
 _LOW_HALF = 2**32 - 1
 
@@ -83,17 +85,13 @@ class RecordRing:
         self._ring_batcher()
 
     def _read(self, record: int) -> RowRecord:
-        segment = self._segment
-        return RowRecord(
-            record,
-            segment.token_of[record],
-            int(segment.row_lane[record, 0]),
-            int(segment.row_slot[record, 0]),
-            int(segment.row_sequence[record, 0]),
-            segment.due_ns_of[record],
-            segment.tokens_of[record],
-            segment.submit_ns_of[record],
-        )
+        try:
+            written = read_record(self._segment, record)
+        except DamagedSegment as exc:
+            raise MustRestart(str(exc)) from exc
+        (lane,), (slot,), (use,) = written.tickets.tolist()
+        token, due_ns, reserved = written.token, written.due_ns, written.tokens
+        return RowRecord(record, token, lane, slot, use, due_ns, reserved, written.detail)
 
 
 def _entries(ended: Sequence[EndedRecord]) -> npt.NDArray[np.uint64]:

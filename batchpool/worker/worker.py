@@ -22,6 +22,7 @@ from batchpool.core.layout.segments import REFUSED_LANE
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.tensors.dtypes import Array
 from batchpool.core.tensors.spec import ModelSpec, Tensor
+from batchpool.shm.batch_record import DamagedSegment, read_record
 from batchpool.shm.lane import Lane, Origin
 from batchpool.shm.stats.tracebacks import NoteTraceback
 from batchpool.shm.worker_segment import WorkerSegment
@@ -147,15 +148,17 @@ class Worker:
 
     def _launch(self, record: int) -> LaunchedBatch:
         worker_segment = self._worker_segment
-        rows = worker_segment.n_of[record]
-        token = worker_segment.token_of[record]
+        try:
+            written = read_record(worker_segment, record)
+        except DamagedSegment as exc:
+            raise MustRestart(str(exc)) from exc
+        rows, token = written.n, written.token
         now_ns = self._clock_ns()
-        numbers = worker_segment.row_lane[record, :rows]
-        slots = worker_segment.row_slot[record, :rows].copy()
+        numbers, slots, _ = written.tickets
         parts = parts_of(self.lanes, numbers, slots)
         ended = None
-        if may_have_ended(worker_segment, record, parts, now_ns):
-            ended = end_rows(worker_segment, record, parts, now_ns)
+        if may_have_ended(written, parts, now_ns):
+            ended = end_rows(written, parts, now_ns)
         worker_segment.expired_of[record] = ended.expired if ended else 0
         worker_segment.cancelled_of[record] = ended.cancelled if ended else 0
         if ended is not None:
@@ -172,11 +175,11 @@ class Worker:
         batch = LaunchedBatch(record, token, parts, rows, n, {}, None, None)
         try:
             inputs: dict[str, Array] = {}
-            limits = self._bucket_limits.of(worker_segment.bucket_of[record])
+            limits = self._bucket_limits.of(written.detail)
             for tensor in self.spec.inputs:
                 most = limits.get(tensor.name)
                 inputs[tensor.name], batch.sizes[tensor.name] = self._load(batch, tensor, most)
-            self._bucket_limits.cut(worker_segment.bucket_of[record], inputs)
+            self._bucket_limits.cut(written.detail, inputs)
             for tensor in self.spec.parameters:
                 inputs[tensor.name], _ = self._load(batch, tensor, parameter=True)
             batch.loaded_ns = self._clock_ns()

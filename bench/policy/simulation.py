@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from batchpool.batcher.batcher import Batcher
+from batchpool.batcher.dispatched_batch import DispatchedBatch
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.errors import Status
 from batchpool.core.layout.segments import RECORDS, worker_layout
 from batchpool.core.layout.states import BatchOutcome, DispatchReason, LaneGate
@@ -204,7 +205,7 @@ class _Worker(WorkerProxy):
     def is_quiet(self) -> bool:
         return not self.done or self.done[0][0] > self._simulation.now_ns
 
-    def finished(self) -> list[DispatchedBatch]:
+    def finished(self, now_ns: int = 0) -> list[DispatchedBatch]:
         seen = [batch for at_ns, batch in self.done if at_ns <= self._simulation.now_ns]
         del self.done[: len(seen)]
         return seen

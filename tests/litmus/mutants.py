@@ -90,7 +90,9 @@ def _ring(side: str, rule: str, seen: str, old: str, new: str) -> Mutant:
     return Mutant(rule, side, seen, RING, ((old, new),))
 
 
-WRONG_ENTRY = "consumer ended with 1: (entry .* was published|ValueError: ring counters disagree)"
+WRONG_ENTRY = (
+    "consumer ended with 1: (entry .* was published|\\S*DamagedRing: ring counters disagree)"
+)
 OVERFLOW = "producer ended with 1: AssertionError: ring overflow"
 # Where a counter that is wrong for a moment may meet the check of either side first.
 EITHER = f"{WRONG_ENTRY}|{OVERFLOW}"

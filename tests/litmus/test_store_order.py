@@ -291,7 +291,7 @@ def test_a_batch_there_and_back() -> None:
     rows[QueueColumn.DEADLINE_NS] = 6
     batch = proxy.prepare(rows, DispatchReason.FULL, 1, 1)
     assert order[-1] == "token", "it makes the record the rows' own"
-    assert {"n", "rows.lane", "rows.slot", "rows.sequence", "due_ns", "cancels"} <= set(order[:-1])
+    assert {"n", "tickets", "check", "due_ns", "cancels"} <= set(order[:-1])
     order.clear()
     proxy.publish(batch)
     assert order == ["sq", "fence", "sq_tail", "worker's bell"]

@@ -65,8 +65,8 @@ class StoryRules(RecordRules):
 
     def _length(self, record: int) -> int:
         memory = self._memory
-        lane = self._lanes.get(memory.column("rows.lane")[record])
-        slot = memory.column("rows.slot")[record]
+        number, slot, _ = memory.places["tickets"].array[record, :, 0].tolist()
+        lane = self._lanes.get(number)
         return 0 if lane is None else lane.memory.column("size.out")[slot]
 
     def _check_company(self, who: Process, at: int) -> None:
@@ -159,7 +159,7 @@ class StoryWorkerActor(WorkerActor):
 
     def _advance(self, sequence: RunningSequence) -> None:
         lane, slot = sequence.lane, sequence.slot
-        owner = self.world.lanes.get(self._segment.row_lane[sequence.record, 0])
+        owner = self.world.lanes.get(self._segment.tickets[sequence.record, 0, 0])
         if lane.cancel[slot] == sequence.sequence or (owner is not None and owner.gone):
             self._fake.end(sequence, status=Status.CANCELLED)
         elif lane.deadline_ns[slot] <= self.world.now_ns:

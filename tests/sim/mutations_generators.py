@@ -7,11 +7,12 @@ from typing import Any
 
 from batchpool.batcher import sequence_completion
 from batchpool.batcher.completion import Completion
+from batchpool.batcher.dispatched_batch import DispatchedBatch
 from batchpool.batcher.probation import Probation
 from batchpool.batcher.reservation import Reservations
 from batchpool.batcher.sequence_completion import SequenceCompletion
 from batchpool.batcher.sequence_dispatch import SequenceDispatch
-from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.scheduler.queue import QueueColumn
 from tests.sim.mutations import Patch
 from tests.unit.generator_worker import FakeGeneratorWorker, RunningSequence, token_of

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from batchpool.batcher.completion import Completion
+from batchpool.batcher.dispatched_batch import DispatchedBatch
 from batchpool.batcher.metrics import BatcherMetrics, End
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.shm.stats.flight_recorder import FlightRecorder
 from tests.sim.mutations import Patch
 

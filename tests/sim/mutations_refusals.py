@@ -6,10 +6,10 @@ import numpy as np
 
 from batchpool.batcher import model_queue, recovery
 from batchpool.batcher.completion import Completion
+from batchpool.batcher.dispatched_batch import DispatchedBatch
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import Retry
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker_proxy import DispatchedBatch
 from batchpool.core.scheduler.queue import I64, QueueColumn
 from batchpool.worker.outputs import CheckedOutputs
 from batchpool.worker.worker import LaunchedBatch, Worker

@@ -214,13 +214,11 @@ class RecordRules:
         key = bytes(self._token) + bytes(self._freed) + bytes(self._finished)
         if key != self._seen[0]:
             records = self._memory.layout.slots
-            most = len(self._memory.column("rows.slot")) // records
-            columns = [self._memory.column(f"rows.{c}") for c in ("lane", "slot", "sequence")]
+            tickets = self._memory.places["tickets"].array
             rows: dict[Ticket, int] = {}
             for record in filter(self.active, range(records)):
-                first = record * most
-                for at in range(first, first + self._memory.column("n")[record]):
-                    rows[(columns[0][at], columns[1][at], columns[2][at])] = record
+                of_record = tickets[record, :, : self._memory.column("n")[record]]
+                rows |= dict.fromkeys(map(tuple, of_record.T.tolist()), record)
             self._seen = (key, rows)
         return self._seen[1]
 

@@ -100,8 +100,8 @@ class FakeGeneratorWorker:
 
     def _read(self, record: int) -> RunningSequence:
         segment = self.segment
-        lane = self.lanes[int(segment.row_lane[record, 0])]
-        slot, use = int(segment.row_slot[record, 0]), int(segment.row_sequence[record, 0])
+        lane = self.lanes[int(segment.tickets[record, 0, 0])]
+        slot, use = int(segment.tickets[record, 1, 0]), int(segment.tickets[record, 2, 0])
         prompt = min(int(lane.input_sizes[slot, 0]), MOST_PROMPT)
         length = int(lane.memory.array(lane.layout.columns["size.out"])[slot, 0])
         first = int(lane.inputs["prompt"].values[slot, 0])

@@ -82,7 +82,7 @@ from batchpool.core.layout.arena import Arena, arena_for, largest_run
 from batchpool.core.layout.tensor_columns import tensor_columns
 from batchpool.core.tensors.spec import ModelSpec
 
-VERSION = 8
+VERSION = 9
 REFUSED_LANE = 2**32 - 1
 LANE_MAGIC = 0x454E414C50544142  # "BATPLANE" read as a little-endian word
 PAGE = 4096
@@ -298,6 +298,7 @@ def worker_layout(max_batch: int, max_lanes: int, records: int = RECORDS) -> Lay
     that the worker has mapped, REFUSED_LANE if it could not map it, else 0 or an earlier serial. Of
     a generator's row, `tokens`: reserved for it, its prompt among them; `submit_ns`: as the batcher
     has bounded it; `made`: its tokens in this use of the record, a count that no client can write.
+    `tickets`: lanes, slots and sequences. `check`: its checksum, see shm/batch_record.py.
     """
     words, at = words_at(WORKER_WORDS)
     adder = Adder(at)
@@ -307,15 +308,14 @@ def worker_layout(max_batch: int, max_lanes: int, records: int = RECORDS) -> Lay
     for names, dtype, writer in (
         (("token", "freed"), "u8", "batcher"),
         (("finished",), "u8", "worker"),
-        (("n", "reason", "attempt", "tokens"), "u4", "batcher"),
+        (("n", "reason", "attempt", "tokens", "check"), "u4", "batcher"),
         (("due_ns", "bucket", "cancels"), "i8", "batcher"),
         (("outcome", "refused", "expired", "cancelled", "extents"), "u4", "worker"),
         (("start_ns", "end_ns"), "i8", "worker"),
     ):
         for name in names:
             adder.add(name, dtype, (records,), writer)
-    for name in ("rows.lane", "rows.slot", "rows.sequence"):
-        adder.add(name, "u4", (records, max_batch), "batcher")
+    adder.add("tickets", "u4", (records, 3, max_batch), "batcher")
     adder.add("lanes", "u4", (max_lanes,), "worker")
     for name, dtype, writer in (("submit_ns", "i8", "batcher"), ("made", "u4", "worker")):
         adder.add(name, dtype, (records,), writer)

@@ -3,8 +3,9 @@
     batcher, front end   no heartbeat for stall_timeout_s: stopped, in an endless loop, or
                          deadlocked. Before its first heartbeat: load_timeout_s, at least a minute
     worker               load_timeout_s to load, then batch_timeout_s for each batch (a generator's
-                         for each step), and to take a new lane while it has no batch. Its end has
-                         a limit of its own: `WorkerFleet.kill_overdue`
+                         for each step), and to take a new lane while it has no batch. Words of its
+                         segment that nobody overwrote (`WorkerSlot.damage`). Its end has a limit of
+                         its own: `WorkerFleet.kill_overdue`
 
 Three kinds of time are not held against a child:
 
@@ -178,6 +179,8 @@ class Watchdog:
             if self._has_expired(worker, worker.started_ns, load_s, now_ns):
                 limit = f"within load_timeout_s = {load_s:g}"
                 _terminate(worker, "does not load", "did not load", limit)
+        elif damage := worker_slot.damage():
+            worker_slot.mark_broken(damage)
         elif self._has_expired(worker, now_ns - worker_slot.work_age_ns(now_ns), batch_s, now_ns):
             limit = f"for more than batch_timeout_s = {batch_s:g}"
             if worker_slot.has_batch():

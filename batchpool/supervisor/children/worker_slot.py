@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,9 +17,12 @@ from batchpool.core.layout.segments import REFUSED_LANE
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.tensors.stages import Stage
 from batchpool.shm.doorbell import Doorbell
+from batchpool.shm.segment import head_damage
 from batchpool.shm.worker_segment import WorkerSegment
 from batchpool.supervisor.children.child import Child, ProcessSlot
 from batchpool.supervisor.plan.plan import ModelPlan, Plan, WorkerPlan
+
+_LOG = logging.getLogger("batchpool.supervisor")
 
 
 def worker_name(worker: WorkerPlan, model: ModelPlan) -> str:
@@ -40,7 +44,9 @@ class WorkerSlot:
     segment. untaken: the serials of lanes that it was told of and was not yet seen to have taken,
     by their numbers. start_at_ns: when the next process is to start, None if one runs.
     waiting_since_ns, waiting_after: when work was first seen that the worker has not begun, and the
-    last batch it had begun by then.
+    last batch it had begun by then. taken: as untaken, of lanes that it was seen to have taken.
+    sequence_limits: as a generator's worker said them when it was ready. useful: of a broken
+    worker, what the batcher knows of `was_useful`; None while its segment is sound.
     """
 
     entry: int
@@ -62,6 +68,9 @@ class WorkerSlot:
     start_at_ns: int | None = None
     waiting_since_ns: int | None = None
     waiting_after: int = 0
+    taken: dict[int, int] = field(default_factory=dict)
+    sequence_limits: tuple[int, int] | None = None
+    useful: bool | None = None
 
     @classmethod
     def of(cls, plan: Plan, entry: int, worker: WorkerPlan) -> WorkerSlot:
@@ -106,6 +115,14 @@ class WorkerSlot:
         child = self.child
         return self.ready and child is not None and not (child.terminating or child.end_by_ns)
 
+    def renew(self, number: int, row: int) -> None:
+        """Forget the last process: another one is to start. number, row: its own."""
+        self.number, self.row = number, row
+        self.ready = False
+        self.start_at_ns = self.waiting_since_ns = self.sequence_limits = self.useful = None
+        self.untaken.clear()
+        self.taken.clear()
+
     def was_useful(self) -> bool:
         """True when the process finished a good batch, so that its end does not delay the next one.
 
@@ -113,6 +130,8 @@ class WorkerSlot:
         """
         segment = self.worker_segment
         assert segment is not None
+        if self.useful is not None:
+            return self.useful
         in_flight = segment.token != segment.freed
         apart = bool((in_flight & (segment.reason == int(DispatchReason.APART))).any())
         return apart or segment.good.get() > 0
@@ -146,11 +165,13 @@ class WorkerSlot:
         """Tell the process of a lane, which it is to take in time."""
         assert self.child is not None
         self.untaken[message.lane] = message.serial
+        self.taken.pop(message.lane, None)
         self.child.send(message, fds)
 
     def send_drop(self, message: DropLane) -> None:
         """Tell the process that a lane is closed, unless it was not told of it yet."""
         assert self.child is not None
+        self.taken.pop(message.lane, None)
         serial = self.untaken.pop(message.lane, None)
         if serial is None or not self.child.withdraw(
             lambda kept: isinstance(kept, AddWorkerLane) and kept.serial == serial
@@ -165,9 +186,11 @@ class WorkerSlot:
         records nothing: what it does not begin counts from when that was first seen here.
         """
         assert self.worker_segment is not None
-        if self.worker_segment.running.get():
+        since_ns = self.worker_segment.progress_ns.get()
+        # A time to come was written by nobody who reads clocks.
+        if self.worker_segment.running.get() and since_ns <= now_ns:
             self.waiting_since_ns = None
-            return now_ns - self.worker_segment.progress_ns.get()
+            return now_ns - since_ns
         began = self.worker_segment.launched.get()
         if not (self.has_batch() or self._has_untaken_lane()):
             self.waiting_since_ns = None
@@ -179,7 +202,10 @@ class WorkerSlot:
         """True while the worker has a batch, begun or not."""
         segment = self.worker_segment
         assert segment is not None
-        return bool(segment.running.get() or segment.sq_consumer().pending())
+        if segment.running.get() or segment.sq_consumer().pending():
+            return True
+        unfinished = segment.finished != segment.token
+        return bool((unfinished & (segment.freed != segment.token)).any())  # as the batcher says
 
     def _has_untaken_lane(self) -> bool:
         """True while there is a lane that the worker has neither taken nor refused."""
@@ -188,8 +214,40 @@ class WorkerSlot:
             lanes = self.worker_segment.lanes
             for number, serial in list(self.untaken.items()):
                 if lanes[number] in (serial, REFUSED_LANE):
-                    del self.untaken[number]
+                    self.taken[number] = self.untaken.pop(number)
         return bool(self.untaken)
+
+    def damage(self) -> str:
+        """The damage in the segment of a warm worker that the batcher does not notice, since it
+        changes nothing but that the worker gets no rows; "" while there is none."""
+        segment = self.worker_segment
+        assert segment is not None
+        self._has_untaken_lane()
+        if damage := head_damage(segment.memory.cells(), segment.layout):
+            return damage
+        if segment.ready.get() != 1:
+            return f"it was ready, and its word says {segment.ready.get()}"
+        limits = segment.sequences.get(), segment.kv_tokens.get()
+        self.sequence_limits = self.sequence_limits or limits
+        if limits != self.sequence_limits:
+            return f"its limits of sequences and tokens became {limits}"
+        for number, serial in self.taken.items():
+            if segment.lanes[number] not in (serial, REFUSED_LANE):
+                return f"lane {number} is not mapped any more"
+        return ""
+
+    def mark_broken(self, damage: str, *, useful: bool = False) -> None:
+        """Kill the process, in whose segment this was found; another one gets a new segment.
+
+        useful: as far as is known without the segment; see `was_useful`.
+        """
+        child, text = self.child, f"overwrote its shared segment ({damage})"
+        if child is None:
+            _LOG.error("%s, which has ended, %s", self.name, text)
+        elif not child.terminating:
+            _LOG.error("%s (pid %d) %s: killing it", self.name, child.pid, text)
+            self.useful = useful
+            child.terminate(text)
 
 
 def serving_of(worker_slots: Sequence[WorkerSlot]) -> list[WorkerSlot]:

@@ -21,6 +21,7 @@ from batchpool.control.process_messages import (
     AddWorker,
     SetDuty,
     StartWorker,
+    WorkerBroken,
     WorkerFailed,
     WorkerLost,
     WorkerReady,
@@ -99,12 +100,7 @@ class WorkerFleet:
         layout = worker_layout_of(model.spec, worker_slot.max_batch, resources.max_lanes)
         worker_slot.fd = create(layout, sealed=False, whose=worker_slot.process_slot.name)
         self._numbers += 1
-        worker_slot.number = self._numbers
-        worker_slot.row = resources.metrics.row_for(worker_slot, self)
-        worker_slot.ready = False
-        worker_slot.start_at_ns = None
-        worker_slot.waiting_since_ns = None
-        worker_slot.untaken.clear()
+        worker_slot.renew(self._numbers, resources.metrics.row_for(worker_slot, self))
         try:
             with named(f"cannot start {worker_slot.process_slot.name}"):
                 worker_slot.bell = Doorbell()
@@ -289,6 +285,12 @@ class WorkerFleet:
             )
             if same and self.observer is not None:
                 self.observer.idle(worker_slot)
+
+    def broken(self, message: WorkerBroken) -> None:
+        """The batcher: the segment of this worker is not sound. It is killed, and replaced."""
+        for worker_slot in self:
+            if worker_slot.number == message.worker:
+                worker_slot.mark_broken(message.damage, useful=message.useful)
 
     def handled(self, number: int) -> None:
         """The batcher has taken every row of a lost worker: its segment may go."""

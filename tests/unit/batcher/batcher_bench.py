@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from batchpool.batcher.batcher import Batcher
+from batchpool.batcher.dispatched_batch import DispatchedBatch
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.metrics import BatcherMetrics
 from batchpool.batcher.model_queue import ModelQueue
 from batchpool.batcher.recovery import take_over
-from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.client.lane_client import LaneClient
 from batchpool.client.pending_request import PendingRequest
 from batchpool.core.errors import Status

@@ -64,9 +64,10 @@ class Worker:
     def finish(self, lane: Lane) -> None:
         entry = int(self.sq.peek()[0])
         record, segment = entry & 0xFFFFFFFF, self.segment
-        slots = segment.row_slot[record, : segment.n[record]]
+        slots = segment.tickets[record, 1, : segment.n[record]]
         lane.outputs["y"].values[slots] = 1
         lane.write_status(slots, Status.OK)
+        segment.launched.set(int(segment.token[record]))
         segment.outcome[record] = int(BatchOutcome.OK)
         segment.finished[record] = segment.token[record]
         self.cq.push_few([entry])

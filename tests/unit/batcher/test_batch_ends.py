@@ -115,7 +115,7 @@ def test_after_a_takeover_no_more_rows_end_than_are_left() -> None:
     worker = bench.batcher.workers.by_number[5]
     (batch,) = worker.batches.values()
     segment = worker.worker_segment
-    segment.refused_of[0], segment.expired_of[0], segment.cancelled_of[0] = 2, 3, 1
+    segment.refused_of[0], segment.expired_of[0], segment.cancelled_of[0] = 2, 1, 1
     bench.run(worker, batch)
     bench.clients[1].lane.state[0] = SlotState.DONE
     bench.take_over()

@@ -92,6 +92,7 @@ def test_an_evicted_lanes_rows_end_but_for_those_that_run() -> None:
     assert house.fate(published) is None, "nobody takes it any more"
     worker_segment = house.worker.worker_segment
     for record in range(2):
+        worker_segment.launched.set(int(worker_segment.token[record]))
         worker_segment.outcome[record] = 1
         worker_segment.finished[record] = worker_segment.token[record]
         house.worker.worker_segment.cq_producer().push_few(

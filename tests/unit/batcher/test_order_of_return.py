@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from batchpool.batcher.batcher import Batcher
+from batchpool.batcher.dispatched_batch import DispatchedBatch
 from batchpool.batcher.lane import AdmittedLane
 from batchpool.batcher.model_queue import ModelQueue
-from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.scheduler.decide import Limits
 from batchpool.core.scheduler.queue import QueueColumn
@@ -109,6 +110,7 @@ def test_rows_of_a_batch_that_was_too_large_come_back_in_the_order_of_service() 
     segment = worker.worker_segment
     batches: list[DispatchedBatch] = sorted(worker.batches.values(), key=lambda b: b.token)
     for batch in batches:
+        segment.launched.set(batch.token)
         segment.outcome[batch.record] = int(BatchOutcome.NO_MEMORY)
         segment.finished[batch.record] = batch.token
         segment.cq_producer().push_few([batch.record | batch.token << 32])

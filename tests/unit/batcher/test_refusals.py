@@ -69,7 +69,7 @@ class Model:
         segment = self.worker.worker_segment
         if segment.finished[record] == token:
             return
-        slots = segment.row_slot[record, : segment.n[record]].copy()
+        slots = segment.tickets[record, 1, : segment.n[record]].copy()
         self.ran.append(slots.tolist())
         bad = [slot for slot in slots.tolist() if slot in self.bad]
         outcome, refused = BatchOutcome.OK, 0

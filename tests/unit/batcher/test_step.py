@@ -123,8 +123,8 @@ def test_a_batch_is_sorted_by_lane_then_slot_and_its_rows_are_running() -> None:
     bench.step()
     segment = worker.worker_segment
     assert segment.n[0] == 4
-    assert segment.row_lane[0, :4].tolist() == [1, 1, 4, 4]
-    assert segment.row_slot[0, :4].tolist() == [0, 1, 0, 1]
+    assert segment.tickets[0, 0, :4].tolist() == [1, 1, 4, 4]
+    assert segment.tickets[0, 1, :4].tolist() == [0, 1, 0, 1]
     for lane in (1, 4):
         assert bench.clients[lane].lane.state[:3].tolist() == [SlotState.RUNNING] * 2 + [0]
     assert bench.rung == ["worker 5"]

@@ -54,5 +54,9 @@ def test_a_model_that_is_stuck_and_full_delays_no_row_of_another() -> None:
         (batch,) = fast.batches.values()
         assert batch.sent_ns == now_ns
         assert len(batcher.models[FAST].queue) == 0
+        fast.worker_segment.launched.set(batch.token)
+        fast.worker_segment.outcome_of[batch.record] = int(BatchOutcome.OK)
+        fast.worker_segment.finished_of[batch.record] = batch.token
+        assert fast.has_finished(batch)
         batcher.completion.finish_batch(fast, batch)
         assert slow.in_flight == stuck

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
+from batchpool.batcher.dispatched_batch import DispatchedBatch
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.layout.segments import RECORDS
 from batchpool.core.layout.states import BatchOutcome, DispatchReason
 from batchpool.core.scheduler.element_budget import InputShape, RowElements
@@ -28,9 +29,16 @@ def send(proxy: WorkerProxy, n: int, now_ns: int) -> DispatchedBatch:
     )
 
 
+def end(proxy: WorkerProxy, batch: DispatchedBatch, outcome: BatchOutcome) -> None:
+    proxy.worker_segment.launched.set(batch.token)
+    proxy.worker_segment.outcome[batch.record] = int(outcome)
+    proxy.worker_segment.finished[batch.record] = batch.token
+    assert proxy.has_finished(batch)
+
+
 def finish(proxy: WorkerProxy, record: int, now_ns: int) -> None:
     batch = proxy.batches[record]
-    proxy.worker_segment.outcome[record] = int(BatchOutcome.OK)
+    end(proxy, batch, BatchOutcome.OK)
     proxy.measure(batch, now_ns)
     proxy.free(batch)
 
@@ -66,7 +74,7 @@ def test_the_rings_have_room_for_a_worker_that_is_held_up(proxy: WorkerProxy) ->
 
 def test_a_failed_batch_and_one_of_an_earlier_batcher_teach_nothing(proxy: WorkerProxy) -> None:
     batch = send(proxy, 4, 1 * MS)
-    proxy.worker_segment.outcome[0] = int(BatchOutcome.FAILED)
+    end(proxy, batch, BatchOutcome.FAILED)
     proxy.measure(batch, 2 * MS)
     proxy.free(batch)
     send(proxy, 4, 0)
@@ -228,9 +236,9 @@ def test_a_record_holds_what_the_worker_needs_of_its_rows(proxy: WorkerProxy) ->
     assert (segment.n[0], segment.token[0], segment.attempt[0]) == (3, 1, 2)
     assert (segment.due_ns_of[0], segment.cancels_of[0]) == (40, 5)
     assert segment.reason[0] == DispatchReason.APART
-    assert segment.row_lane[0, :3].tolist() == [1, 1, 2]
-    assert segment.row_slot[0, :3].tolist() == [4, 5, 6]
-    assert segment.row_sequence[0, :3].tolist() == [7, 8, 9]
+    assert segment.tickets[0, 0, :3].tolist() == [1, 1, 2]
+    assert segment.tickets[0, 1, :3].tolist() == [4, 5, 6]
+    assert segment.tickets[0, 2, :3].tolist() == [7, 8, 9]
     assert (batch.apart, batch.size, batch.number, batch.attempt) == (True, 3, 12, 2)
     assert proxy.runs_apart()
 
@@ -254,19 +262,26 @@ def test_free_records_are_used_again_and_their_tokens_rise(proxy: WorkerProxy) -
 
 
 def test_a_completion_entry_of_another_use_of_the_record_ends_nothing(proxy: WorkerProxy) -> None:
+    """A former batcher has completed that use, and died before it moved past the entry."""
     first = send(proxy, 1, MS)
-    cq = proxy.worker_segment.cq_producer()
-    cq.push_few([first.record | first.token << 32])
+    segment = proxy.worker_segment
+    cq = segment.cq_producer()
     proxy.free(first)
+    proxy = WorkerProxy(0, 0, segment, lambda: None)
     second = send(proxy, 1, MS)
-    cq.push_few([5 | 9 << 32])
+    cq.push_few([first.entry])
     assert second.record == first.record
     assert proxy.finished() == []
-    cq.push_few([second.record | second.token << 32])
+    proxy.advance()
+    segment.launched.set(second.token)
+    segment.outcome[second.record] = int(BatchOutcome.OK)
+    segment.finished[second.record] = second.token
+    cq.push_few([second.entry])
     assert proxy.finished() == [second]
-    assert proxy.worker_segment.cq_consumer().pending() == 3, "until the rows are completed"
+    assert proxy.worker_segment.cq_consumer().pending() == 1, "until the rows are completed"
     proxy.advance()
     proxy.advance()
+    assert not proxy.damage
     assert proxy.worker_segment.cq_consumer().pending() == 0
 
 
@@ -274,6 +289,7 @@ def test_which_batches_a_worker_began_and_finished(proxy: WorkerProxy) -> None:
     batches = [send(proxy, 1, MS) for _ in range(3)]
     proxy.worker_segment.launched.set(batches[1].token)
     assert [proxy.has_launched(batch) for batch in batches] == [True, True, False]
+    proxy.worker_segment.outcome[batches[0].record] = int(BatchOutcome.OK)
     proxy.worker_segment.finished[batches[0].record] = batches[0].token
     assert [proxy.has_finished(batch) for batch in batches] == [True, False, False]
 

@@ -146,7 +146,7 @@ def test_a_length_nobody_right_wrote_leads_nobody_out_of_the_slot(lane: Lane) ->
 
 def test_a_workers_segment() -> None:
     worker_segment = new_worker_segment(max_batch=3, max_lanes=5)
-    assert worker_segment.row_slot.shape == (4, 3)
+    assert worker_segment.tickets.shape == (4, 3, 3)
     assert worker_segment.lanes.tolist() == [0] * 5
     for name in WORKER_WORDS:
         if not name.endswith(("_tail", "_head")):

@@ -19,6 +19,7 @@ from batchpool.control.process_messages import (
     Drained,
     LaneBroken,
     LaneClosed,
+    WorkerBroken,
     WorkerHandled,
     WorkerIdle,
 )
@@ -30,6 +31,8 @@ from batchpool.supervisor.resources.client_connection import ClientConnection
 from tests.unit.supervisor.children.watchdog_scene import ProcessDouble
 
 PIDFD = 1 << 20
+
+BROKEN = WorkerBroken(4, "a tail too far", useful=True)
 
 
 class Scene:
@@ -52,7 +55,9 @@ class Scene:
             discovery=self.discovery,
         )
         fleet = SimpleNamespace(
-            workers=SimpleNamespace(idle=self._note("idle"), handled=self._note("handled")),
+            workers=SimpleNamespace(
+                idle=self._note("idle"), handled=self._note("handled"), broken=self._note("broken")
+            ),
             frontends=SimpleNamespace(
                 children=[None, self.frontend],
                 owner_of=lambda child: f"owner {child.pid}",
@@ -121,6 +126,7 @@ def scene() -> Iterator[Scene]:
         (LaneClosed(3), ("lane closed", 3)),
         (LaneBroken(3, "a head too far"), ("lane broken", 3, "a head too far")),
         (WorkerIdle(4, 5), ("idle", 4, 5)),
+        (BROKEN, ("broken", BROKEN)),
         (WorkerHandled(4), ("handled", 4)),
         (Drained(2, True), ("drain", 2, True)),
         (Drained(2, False), ("drain", 2, False)),

@@ -107,6 +107,9 @@ class Pool:
         """Let every child serve."""
         self.children.say(self.fleet.batcher.child, BatcherRunning())
         self.children.say(self.frontend, FrontendServing())
+        segment = self.fleet.workers.worker_slots[0].worker_segment
+        assert segment is not None
+        segment.ready.set(1)
         self.children.say(self.worker, WorkerReady())
         yield []
         yield []

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
+from batchpool.batcher.dispatched_batch import DispatchedBatch
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.control.channel import close_all, pair
 from batchpool.control.edges import FROM_WORKER
 from batchpool.control.process_messages import AddWorkerLane, StartWorker

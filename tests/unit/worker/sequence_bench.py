@@ -13,6 +13,7 @@ from batchpool.core.layout.segments import worker_layout_of
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.generator import FINISH_REASON, Generator
 from batchpool.model import spec_of
+from batchpool.shm.batch_record import write_record
 from batchpool.shm.doorbell import Doorbell, Waiter
 from batchpool.shm.lane import Lane
 from batchpool.shm.stats.tracebacks import NoteTraceback
@@ -129,12 +130,11 @@ class SequenceBench:
         segment = self.segment
         record = int(np.flatnonzero(segment.token == segment.freed)[0])
         self._tokens += 1
-        segment.n_of[record] = 1
-        segment.due_ns_of[record] = due_ns
-        segment.tokens_of[record] = reserved
-        segment.submit_ns_of[record] = own.submit_ns[slot]
-        segment.row_lane[record, 0], segment.row_slot[record, 0] = lane, slot
-        segment.row_sequence[record, 0] = own.sequence[slot]
+        tickets = np.array([[lane], [slot], [own.sequence[slot]]], dtype=np.int64)
+        submit_ns = int(own.submit_ns[slot])
+        write_record(
+            segment, record, tickets, self._tokens, 0, 0, reserved, due_ns, submit_ns, cancels=0
+        )
         segment.token_of[record] = self._tokens
         self._sq.push_few([record | self._tokens << 32])
         return record

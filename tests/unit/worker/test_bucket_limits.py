@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchpool.batcher.worker_proxy import DispatchedBatch
+from batchpool.batcher.dispatched_batch import DispatchedBatch
 from batchpool.core.layout.arena import Arena
 from batchpool.core.layout.segments import lane_layout
 from batchpool.core.layout.states import DispatchReason

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from batchpool.batcher.worker_proxy import DispatchedBatch
+from batchpool.batcher.dispatched_batch import DispatchedBatch
 from batchpool.core.errors import Status
 from batchpool.core.layout.states import BatchOutcome
 from batchpool.core.scheduler.limits import NEVER_NS

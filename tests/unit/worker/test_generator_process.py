@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchpool.batcher.worker_proxy import DispatchedBatch
+from batchpool.batcher.dispatched_batch import DispatchedBatch
 from batchpool.control.edges import InvalidMessage
 from batchpool.control.process_messages import (
     AddWorkerLane,
@@ -74,8 +74,8 @@ class GeneratorPool(Pool):
         rows = rows_of(1, lane=number)
         rows[QueueColumn.SLOT], rows[QueueColumn.SEQUENCE] = slot, 1
         rows[QueueColumn.DEADLINE_NS] = NEVER_NS
-        batch = self.proxy.prepare(rows, DispatchReason.FULL, 1, 1)
-        self.segment.tokens_of[batch.record] = len(prompt) + most
+        tokens = len(prompt) + most
+        batch = self.proxy.prepare(rows, DispatchReason.FULL, 1, 1, tokens=tokens)
         self.proxy.publish(batch)
         return batch
 

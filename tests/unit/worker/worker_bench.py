@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from batchpool.batcher.worker_proxy import DispatchedBatch, WorkerProxy
+from batchpool.batcher.dispatched_batch import DispatchedBatch
+from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.layout.states import DispatchReason
 from batchpool.core.scheduler.limits import NEVER_NS
 from batchpool.core.scheduler.queue import I64, QUEUE_COLUMNS, QueueColumn

@@ -29,10 +29,10 @@ from batchpool.core.layout.tensor_columns import size_columns
 from batchpool.core.tensors.spec import Dim, ModelSpec, Tensor
 from tests.unit.specs import MIXED, model, specs
 
-GOLDEN_VERSION = 8
-GOLDEN_DIGEST = "29cb705f18670e01a2012a8b35caa236"
+GOLDEN_VERSION = 9
+GOLDEN_DIGEST = "20457cb484e0c2d96777a1ac20eae147"
 GOLDEN_DRAWING = """
-lane: 6 slots, 36864 bytes, version 8, digest 29cb705f18670e01a2012a8b35caa236
+lane: 6 slots, 36864 bytes, version 9, digest 20457cb484e0c2d96777a1ac20eae147
       offset        bytes  name                     type                     writer
         4096            8  sq_tail                  u8 word                  client
         4224            8  sq_head                  u8 word                  batcher
@@ -200,7 +200,7 @@ def test_equal_digests_mean_equal_tensors_and_slots(
 def test_worker_and_state_page_layouts(max_batch: int, max_lanes: int) -> None:
     worker = worker_layout(max_batch, max_lanes)
     assert worker.words.keys() == WORKER_WORDS.keys()
-    assert worker.columns["rows.slot"].shape == (4, max_batch)
+    assert worker.columns["tickets"].shape == (4, 3, max_batch)
     assert worker.columns["lanes"].shape == (max_lanes,)
     state_page = state_page_layout()
     assert state_page.words.keys() == BOARD_WORDS.keys()

@@ -225,6 +225,7 @@ def with_worker(
     fd = create(layout, sealed=False)
     segment = WorkerSegment(map_checked(fd, layout), layout)
     os.close(fd)
+    segment.ready.set(1)
     config = ModelConfig(import_name="a:B", batch_timeout_s=30.0)
     model = SimpleNamespace(config=config, spec=SimpleNamespace(generates=generates))
     server = ServerConfig(load_timeout_s=scene.load_timeout_s)

@@ -19,7 +19,7 @@ class Segment:
     """The part of a worker's segment that is read here: two places for batches."""
 
     def __init__(self) -> None:
-        self.token, self.freed = np.zeros(2), np.zeros(2)
+        self.token, self.freed, self.finished = np.zeros(2), np.zeros(2), np.zeros(2)
         self.reason = np.full(2, TOGETHER)
         self.good, self.running = Cell(), Cell()
         self.progress_ns, self.launched = Cell(), Cell()

@@ -47,6 +47,8 @@ def serve(scene: FleetScene) -> list[WorkerSlot]:
         child.state = "serving"
     for worker_slot in fleet.workers:
         assert worker_slot.child is not None
+        assert worker_slot.worker_segment is not None
+        worker_slot.worker_segment.ready.set(1)
         fleet.workers.says(worker_slot.child, WorkerReady())
     fleet.was_ready = True
     scene.told(fleet.batcher.child)

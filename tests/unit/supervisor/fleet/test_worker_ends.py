@@ -27,6 +27,8 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetScene]:
     fleet.start_all()
     for worker_slot in fleet.workers:
         assert worker_slot.child is not None
+        assert worker_slot.worker_segment is not None
+        worker_slot.worker_segment.ready.set(1)
         fleet.workers.says(worker_slot.child, WorkerReady())
         scene.told(worker_slot.child)
     fleet.was_ready = True

@@ -36,6 +36,7 @@ class CompletionListener(Protocol):
         """It has no rows to come: its time is up, or the pool has gone."""
 
 
+# methods: the calls of submitters, and one for each event that the loop hears of.
 class ClientLoop:
     """Drives the lane clients of one attached session from one running loop.
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from batchpool.batcher.completion import Completion
+from batchpool.batcher.dispatched_batch import DispatchedBatch
 from batchpool.batcher.lane import AdmittedLane
-from batchpool.batcher.worker_proxy import WorkerProxy
 from batchpool.core.layout.states import SlotState
 from batchpool.core.scheduler.queue import QueueColumn
 from batchpool.core.tensors.stages import Stage
@@ -141,7 +141,7 @@ def features_are_done(patch: Patch) -> None:
 
 
 def cancels_between_stages_are_forgotten(patch: Patch) -> None:
-    patch.setattr(WorkerProxy, "cancels_since", lambda self, batch, lanes: False)
+    patch.setattr(DispatchedBatch, "cancels_since", lambda self, lanes: False)
 
 
 def rows_keep_the_bucket_of_their_inputs(patch: Patch) -> None:

@@ -184,7 +184,8 @@ def test_deadlines_pass_in_either_queue(
     until(lambda: of_stage(pool, stage)["workers"] == "2/2", "both workers of the stage")
     with opened_at_last(pool, gate):
         sent_before = of_stage(pool, stage)["rows"]
-        busy = [client.submit("staged", text=[f"{stage} gate {gate}"] * 8) for _ in range(8)]
+        # More than two workers may have in flight, four batches of 8 rows each.
+        busy = [client.submit("staged", text=[f"{stage} gate {gate}"] * 8) for _ in range(12)]
 
         def given_up() -> int:
             """A batcher that hears of the caller's end before its clock does counts a cancel."""
@@ -194,7 +195,7 @@ def test_deadlines_pass_in_either_queue(
         def is_full() -> bool:
             """All rows have come to the stage, and more than a batch of them waits there."""
             now = of_stage(pool, stage)
-            return bool(now["queued"] == 64 - (now["rows"] - sent_before) > 8)
+            return bool(now["queued"] == 96 - (now["rows"] - sent_before) > 8)
 
         # Before, a worker with room for one more batch would take the late row, whose deadline is
         # the nearest, ahead of those that are still to come.
